@@ -74,6 +74,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.graphs import gtv as gtv
     from fedpoint.graphs.network import Network
     from fedpoint.graphs.regions import Regions
+    from fedpoint.metrics.evaluation import Evaluation
     from fedpoint.privacy.target import Privacy
     from fedpoint.problems.estimate import Estimates, estimate_constants
     from fedpoint.results.baselines import Baselines
@@ -128,6 +129,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.verbs.prove import prove
     from fedpoint.verbs.run import run
     from fedpoint.verbs.sweep import sweep
+    from fedpoint.verbs.warm_start import warm_start
 
 __version__ = "0.1.0"
 
@@ -149,6 +151,7 @@ _NAMES = {
     "fedpoint.experiment.experiment": "Experiment",
     "fedpoint.graphs.network": "Network",
     "fedpoint.graphs.regions": "Regions",
+    "fedpoint.metrics.evaluation": "Evaluation",
     "fedpoint.timing.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",
     "fedpoint.core.random": "Key",
     "fedpoint.core.selection": "all_but only",
@@ -188,6 +191,7 @@ _NAMES = {
     "fedpoint.verbs.prove": "prove",
     "fedpoint.verbs.run": "run",
     "fedpoint.verbs.sweep": "sweep",
+    "fedpoint.verbs.warm_start": "warm_start",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 _SUBMODULES = {

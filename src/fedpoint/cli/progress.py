@@ -66,7 +66,8 @@ class Details:
     def of(self, progress: Progress) -> str:
         text = f", {progress.rate:,.0f} rounds/s" if self.compiled else ""
         self.compiled = True
-        return text if progress.error is None else f"{text}, error {progress.error.mean():.2e}"
+        text = text if progress.error is None else f"{text}, error {progress.error.mean():.2e}"
+        return text + "".join(f", {name} {values.mean():.3g}" for name, values in progress.evaluation.items())
 
 
 def watch(quiet: bool) -> Watch:

@@ -38,6 +38,7 @@ from fedpoint.attack import Attack
 from fedpoint.channel import Cast, Channel, Clip, Erase, FixedPoint, Gaussian, Quantise, RandK, Sign, TopK
 from fedpoint.channel.chain import as_channel
 from fedpoint.config import methods, networks, schedules, schemes
+from fedpoint.config.evaluation import EvaluationTable
 from fedpoint.config.kinds import Seed, Table
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import FileMistake, Mistakes, validated
@@ -62,6 +63,7 @@ from fedpoint.results.labels import labels_of, short
 from fedpoint.store import disk
 from fedpoint.store.disk import Table as Raw
 from fedpoint.timing.base import Context, Timing
+from fedpoint.verbs.warm_start import warm_start
 
 ONE = (Cast, Channel, Clip, Erase, FixedPoint, Gaussian, Quantise, RandK, Sign, TopK)
 CHANNELS: Family[Channel] = Family("a channel", {snake(cls.__name__): cls for cls in ONE})
@@ -117,7 +119,7 @@ class Content(Table):
         gather: how a hub makes one inbox of many messages; left out: weighted sums.
         attack: which agents lie, and how, for simulation.
         share: which parts of a model are shared; left out: all.
-        start: the model at round 0; left out: the problem's own.
+        start: the model at round 0, or {file = "model.npz"} with a model that was exported; left out: the problem's own.
         metrics: what is recorded beside the model, by name.
         rounds: how many to run.
         seed: of all random numbers.
@@ -126,6 +128,7 @@ class Content(Table):
         record_every: rounds between records; left out: 1, or more where all models would not fit into memory.
         stop: end the run when the mean squared error (without a known solution: the squared change of the model between
             records) falls below this.
+        evaluation: when the rows that the problem holds out are looked at, and whether they end the run.
         plan: what `fedpoint plan` reads of the same file.
         lab: what `fedpoint lab` reads of the same file.
         sums: sums over the problem's arrays, by which a run's folder is checked; runs write it.
@@ -153,6 +156,7 @@ class Content(Table):
     exact: bool = False
     record_every: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
     stop: Annotated[float, Field(gt=0)] | None = None
+    evaluation: EvaluationTable | None = None
     plan: AsItIs = None  # what `fedpoint plan` reads of the same file
     lab: AsItIs = None  # and `fedpoint lab`
     # What the folder of a run says besides.
@@ -178,7 +182,7 @@ class Entry:
     experiment: Experiment
     rounds: int
     stop: float | None = None  # a tolerance at which the run may end
-    held_out: Data = None  # what it is evaluated on, in the file's words
+    held_out: Data = None  # what it is evaluated on, in the file's words; an `Evaluation` of it where the file asks
     content: Raw = field(default_factory=dict, repr=False)
 
 
@@ -350,6 +354,14 @@ class _Reader:
         parts = self._parts()
         built = self._problem()
         network = None if built is None else self._network(built.problem)
+        if built is not None and (file := _file_of(self.content.get("start"))):
+            try:
+                parts["start"] = warm_start((self.origin.base or Path()) / file, built.problem)
+            except FedpointError as error:
+                self.note(("start",), error)
+        watched = checked is not None and checked.evaluation is not None
+        if watched and built is not None and built.held_out is None and self.origin.problem is None:
+            self.note(("evaluation",), "no rows are held out: give the problem held_out = 0.2, say (test= of digits)")
         if self.mistakes or checked is None or built is None:
             if built is not None and not any(m.path[:1] == ("network",) for m in self.mistakes):
                 self._together(tables, key, choices, {**parts, "problem": built.problem, "network": network})
@@ -419,7 +431,7 @@ class _Reader:
         given = {key: self.content[key] for key in readers if self.content.get(key) is not None}
         found = {key: self._one(key, text, readers[key]) for key, text in given.items()}
         for key in ("start", "metrics", "share"):
-            if self.content.get(key) is not None:
+            if self.content.get(key) is not None and not (key == "start" and _file_of(self.content[key])):
                 try:
                     found[key] = rebuild_part(key, self.content[key], self.origin.allow)
                 except FedpointError as error:
@@ -481,6 +493,7 @@ class _Reader:
         whole = checked.model_dump(exclude_none=True, exclude={*OWN, *BESIDE})
         who = [absolute(choice, self.origin.base) for choice, _ in choices]
         whole |= {key: who[0] if len(who) == 1 else who, "network": absolute(checked.network, self.origin.base)}
+        whole |= {"start": absolute(checked.start, self.origin.base)}
         whole |= {"problem": built.table, "algorithm": tables[0] if len(tables) == 1 else tables}
         return {name: item for name, item in whole.items() if item is not None}
 
@@ -491,15 +504,22 @@ class _Reader:
         pairs = itertools.product(*(item if isinstance(item, list) else [item] for item in (tables, who)))
         labels = labels_of([e.algorithm for e in experiments], [short(e.timing) for e in experiments])
         common = {k: item for k, item in self.whole.items() if k not in ("algorithm", key)}
-        entries = []
+        entries, watched = [], checked.evaluation
+        held_out = built.held_out if watched is None or built.held_out is None else watched.of(built.held_out)
         for (table, choice), e, label in zip(pairs, experiments, labels, strict=True):
             # A preset has a name of its own, FedAdam say, where its class is FedOpt.
             if table["name"] in makers():
                 label = label.replace(e.algorithm.card.title, title_of(table["name"]), 1)
             label = label if not name else name if len(experiments) == 1 else f"{name}: {label}"
             own = {**common, "algorithm": table} | ({} if choice is None else {key: choice})
-            entries.append(Entry(label, e, checked.rounds, checked.stop, built.held_out, own))
+            entries.append(Entry(label, e, checked.rounds, checked.stop, held_out, own))
         return entries
+
+
+def _file_of(start: Plain) -> str | None:
+    """The file whose model is the start, where a table names one."""
+    file = start.get("file") if isinstance(start, dict) else None
+    return file if isinstance(file, str) else None
 
 
 def _fits(key: str, timing: Timing | None, problem: Problem, network: Network | None) -> None:
@@ -543,7 +563,8 @@ def _table(e: Experiment | Entry, rounds: int) -> Raw:
     if isinstance(e, Experiment):
         return {"rounds": rounds, **e.describe()}
     stop: Raw = {} if e.stop is None else {"stop": e.stop}
-    return {"name": e.name, "rounds": e.rounds, **stop, **e.experiment.describe()}
+    watched: Raw = {key: e.content[key] for key in ("evaluation",) if key in e.content}
+    return {"name": e.name, "rounds": e.rounds, **stop, **watched, **e.experiment.describe()}
 
 
 @checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from fedpoint.config.experiment import Entry, File, parse, read
 from fedpoint.config.load import load_run
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.experiment.experiment import Experiment
+from fedpoint.metrics.evaluation import Evaluation
 from fedpoint.results.labels import slug
 from fedpoint.results.run import Run
 from fedpoint.store import disk
@@ -126,7 +128,10 @@ def _resume(loaded: LoadedRun, entry: Entry, watch: Watch, rounds: int | None, p
         return loaded
     met = loaded.finished and last < asked  # its tolerance, and it is now told to go on all the same
     with watch.following(entry.name, goal) as callback:
-        return loaded.extend(goal, None if met else entry.stop, callback, entry.held_out, processes)
+        held_out = entry.held_out
+        if met and isinstance(held_out, Evaluation):
+            held_out = dataclasses.replace(held_out, patience=None)
+        return loaded.extend(goal, None if met else entry.stop, callback, held_out, processes)
 
 
 def _interrupted(entry: Entry, path: Path, folder: Path, file: File) -> str:

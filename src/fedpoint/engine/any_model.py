@@ -277,7 +277,7 @@ class AnyModelSession(Engine):
     def variation(self, models: Model, metrics: Mapping[str, np.ndarray]) -> np.ndarray | None:
         return metrics["variation"]
 
-    def measure(self, data: Data) -> Measure:
+    def measure(self, data: Data, new: bool = False) -> Measure:
         """Of the list of a repeat's models, by the model of each row's node; without groups by the mean over nodes."""
         if callable(data):
             return data

@@ -9,7 +9,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import jax
@@ -40,6 +40,7 @@ class Progress:
     rate: float  # rounds a second, as `Pace` defines them
     model: Model
     error: np.ndarray | None
+    evaluation: Mapping[str, np.ndarray] = field(default_factory=dict)  # the last held-out metrics, (repeats,) each
 
 
 Callback: TypeAlias = Callable[[Progress], object]
@@ -255,8 +256,9 @@ class Engine(ABC):
         return np.tile(table[:, rounds], (self.repeats // len(clock), 1))
 
     @abstractmethod
-    def measure(self, data: Data) -> Measure:
-        """What measures a model on held-out data, which may be given as such a function."""
+    def measure(self, data: Data, new: bool = False) -> Measure:
+        """What measures a model on held-out data, which may be given as such a function; new: data of agents that do
+        not take part."""
 
     def watch(self, measure: Measure) -> None:  # noqa: B027 - most can measure recorded models
         """Measure models at every record, where they cannot be measured later."""

@@ -291,10 +291,10 @@ class Session(Engine):
     def variation(self, models: Model, metrics: Mapping[str, np.ndarray]) -> np.ndarray | None:
         return None if self.network is None else self.network.variations(jax.tree.leaves(models))
 
-    def measure(self, data: Data) -> Measure:
+    def measure(self, data: Data, new: bool = False) -> Measure:
         if callable(data):
             return lambda model: data(self.problem.whole(model))
-        return HeldOut(self.problem, data, own=self.topology.own_models)
+        return HeldOut(self.problem, data, own=self.topology.own_models, new=new)
 
     @cached_property
     def _largest_start(self) -> float:

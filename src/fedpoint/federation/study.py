@@ -65,6 +65,7 @@ from fedpoint.timing.staleness import Staleness
 NOT_HERE = {  # what experiments have and studies do not
     "experiment": "a study is one experiment: write its tables as they are",
     "stop": "a study ends after its rounds: leave it out",
+    "evaluation": "sites evaluate at the end of a study: leave it out",
     "metrics": "nobody sees the whole state of a study: leave it out",
     "start": "a study starts from the problem's own model: leave it out",
 }

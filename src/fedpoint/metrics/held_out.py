@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FEW = 20  # agents that are listed in a message
 WORST = "worst_tenth"  # the mean loss of the tenth of the agents that is served worst
+NEW = "new_"  # before the names of metrics of agents that do not take part
 
 
 def agent_places(agents: Sequence[str], groups: ArrayLike, rows: int) -> np.ndarray:
@@ -51,13 +52,19 @@ class HeldOut:
     """Rows (X, y), or (X, y, groups) with the names of the agents whose they are.
 
     own: every agent has a model of its own, as on a network. Its rows are predicted by that; rows of nobody by each of
-    the models in turn.
+    the models in turn. new: the rows are those of agents that do not take part, and so have no model of their own.
     """
 
-    def __init__(self, problem: Problem, data: Data, own: bool):
-        self.problem, self.own = problem, own
+    def __init__(self, problem: Problem, data: Data, own: bool, new: bool = False):
+        self.problem, self.own, self.new, self.names = problem, own, new, list(problem.names)
         self.X, self.y, groups = parts_of(data)
-        self.agent = None if groups is None else agent_places(problem.names, groups, len(self.y))
+        if new and groups is not None:
+            given, at, _ = told_apart("groups of new agents", array_of("groups", groups))
+            known = sorted({str(name) for name in given} & {str(name) for name in self.names})
+            if known:
+                raise FedpointError(f"{known[0]!r} is an agent of the problem: its rows belong to data=, not to new=")
+            self.names = [str(name) for name in given]
+        self.agent = None if groups is None else agent_places(self.names, groups, len(self.y))
 
     def _rows(self, model: Model) -> dict[str, np.ndarray]:
         """Metrics of every row, (n,); with own models and rows of nobody the mean over the agents."""
@@ -65,7 +72,7 @@ class HeldOut:
             return self.problem.row_metrics(model, self.X, self.y)
         K = self.problem.agents
         models = [jax.tree.map(lambda a, k=k: np.asarray(a)[k], model) for k in range(K)]
-        if self.agent is None:
+        if self.agent is None or self.new:
             each = [self.problem.row_metrics(w, self.X, self.y) for w in models]
             return {name: np.mean([one[name] for one in each], axis=0) for name in each[0]}
         found: dict[str, np.ndarray] = {}
@@ -76,7 +83,7 @@ class HeldOut:
         return found
 
     def _by_agent(self, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        K = self.problem.agents
+        K = len(self.names)
         assert self.agent is not None
         count = np.bincount(self.agent, minlength=K)
         with np.errstate(invalid="ignore"):

@@ -12,8 +12,9 @@ import numpy as np
 
 from fedpoint.core.numbers import finite
 from fedpoint.core.types import Data
-from fedpoint.engine.base import Callback, Engine, Stop
+from fedpoint.engine.base import Callback, Engine, Enough, Stop
 from fedpoint.engine.state import Records
+from fedpoint.results.evaluating import Evaluator, check_continued, evaluator_of
 from fedpoint.results.follow import Callbacks, Follower, Following, as_callbacks, following
 from fedpoint.results.run import Run, RunInfo, take_repeat
 from fedpoint.store.records import Measures, RoundRecords, join
@@ -25,6 +26,7 @@ class Recorder:
 
     session: Engine
     measures: Measures
+    evaluator: Evaluator | None = None
 
     def take(self, rounds: np.ndarray, records: Records) -> RoundRecords:
         """The records of a segment."""
@@ -38,7 +40,8 @@ class Recorder:
 
     def _with(self, rounds: np.ndarray, records: Records, loss: np.ndarray | None) -> RoundRecords:
         error = self.session.errors(records.model) if self.measures.errors else None
-        return RoundRecords(rounds, records.model, records.used, dict(records.metrics or {}), error, loss)
+        held_out = {} if self.evaluator is None else self.evaluator.take(rounds, records.model)
+        return RoundRecords(rounds, records.model, records.used, dict(records.metrics or {}), error, loss, held_out)
 
     def off_grid(self) -> RoundRecords | None:
         """A record of the current state, where it would not be one."""
@@ -55,9 +58,10 @@ class Recorder:
         return found
 
 
-def begin(session: Engine, measures: Measures = Measures()) -> Run:  # noqa: B008 - frozen
+def begin(session: Engine, measures: Measures = Measures(), evaluate: Data = None) -> Run:  # noqa: B008 - frozen
     """The run before its first round: it records the start."""
-    return Run(Recorder(session, measures).now(), RunInfo.of(session), session, measures=measures)
+    recorder = Recorder(session, measures, evaluator_of(evaluate, session))
+    return Run(recorder.now(), RunInfo.of(session), session, measures=measures)
 
 
 def drive(
@@ -69,16 +73,21 @@ def drive(
 ) -> Run:
     """Go on with a run, in its folder where it has one, followed by those among the callbacks who do."""
     given = as_callbacks(callbacks)
+    evaluator = evaluator_of(evaluate, begun.session, begun.records)
+    check_continued(begun.records, evaluator)
     with contextlib.ExitStack() as stack:
         if begun.folder is not None:
             stack.enter_context(begun.folder.writing(begun.session, rounds))
-        if evaluate is not None:
+        if evaluate is not None and evaluator is None:
             begun.session.watch(begun.session.measure(evaluate))
         followers = stack.enter_context(following(begun, rounds, given))
         others = [callback for callback in given if not isinstance(callback, Following)]
-        records = _advance(begun, rounds, stop, others, followers)
+        records = _advance(begun, rounds, stop, others, followers, evaluator)
         done = Run(records, RunInfo.of(begun.session), begun.session, begun.folder, begun.measures)
-        if evaluate is not None:
+        if evaluator is not None:
+            done.best_rounds = evaluator.best()[0]
+            done.held_out_at_end(evaluator.evaluation.data)
+        elif evaluate is not None:
             done.held_out_at_records(evaluate)
         if done.folder is not None:
             summary = summarise(done)
@@ -89,10 +98,16 @@ def drive(
 
 
 def _advance(
-    begun: Run, rounds: int, stop: Stop | None, callbacks: Sequence[Callback], followers: Sequence[Follower]
+    begun: Run,
+    rounds: int,
+    stop: Stop | None,
+    callbacks: Sequence[Callback],
+    followers: Sequence[Follower],
+    evaluator: Evaluator | None,
 ) -> RoundRecords:
     """The records of a run and those of more rounds behind them."""
-    session, folder, recorder = begun.session, begun.folder, Recorder(begun.session, begun.measures)
+    session, folder = begun.session, begun.folder
+    recorder = Recorder(session, begun.measures, evaluator)
     before = begun.records
     if before.rounds[-1] % session.every:  # a last record off the grid is replaced by the grid's own
         before = before.first(len(before) - 1)
@@ -106,11 +121,25 @@ def _advance(
         for follower in followers:
             follower.keep(part)
 
-    session.advance(rounds, None if stop is None else session.stopper(stop, before.model), callbacks, keep)
+    stops = [] if stop is None else [session.stopper(stop, before.model)]
+    if evaluator is not None:
+        stops += [] if evaluator.evaluation.patience is None else [evaluator.enough]
+        callbacks = [_told(callback, evaluator) for callback in callbacks]
+    session.advance(rounds, _any(stops) if stops else None, callbacks, keep)
     last = recorder.off_grid()
     if folder is not None:
         folder.commit(session, last)
     return join(parts if last is None else [*parts, last])  # the end is always recorded
+
+
+def _any(stops: Sequence[Enough]) -> Enough:
+    """Whether one says so; all are asked, because they count."""
+    return lambda round, model, error: any([stop(round, model, error) for stop in stops])
+
+
+def _told(callback: Callback, evaluator: Evaluator) -> Callback:
+    """The same, told the last held-out metrics too."""
+    return lambda progress: callback(dataclasses.replace(progress, evaluation=evaluator.latest))
 
 
 def summarise(run: Run) -> dict[str, object]:
@@ -136,5 +165,6 @@ def summarise(run: Run) -> dict[str, object]:
         "rounds_per_second": run.speed,
         "evaluated_rounds": np.asarray(run.evaluated_rounds).tolist(),
         "evaluation": {name: values.tolist() for name, values in run.evaluation.items()},
+        **({} if run.best_rounds is None else {"best_rounds": run.best_rounds.tolist()}),
         **({"held_out": {"agents": [str(name) for name in run.problem.names], **agents}} if agents else {}),
     }

@@ -27,6 +27,7 @@ from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.metrics.cost import Level, levels_of
 from fedpoint.metrics.held_out import HeldOut, agent_places
 from fedpoint.problems.base import Problem
+from fedpoint.results.evaluating import evaluated, evaluator_of
 from fedpoint.results.follow import Callbacks
 from fedpoint.store.records import Measures, RoundRecords
 from fedpoint.timing.base import Timing
@@ -96,6 +97,7 @@ class Run:
         metrics: by name, (repeats, n, ...).
         evaluation: held-out metrics by name, (repeats, m), at `evaluated_rounds`.
         evaluated_rounds: (m,) the rounds at which held-out data were evaluated.
+        best_rounds: (repeats,) the rounds at which the metric that an `fp.Evaluation` watches was best; else None.
         held_out: the agents' own held-out metrics of the final model by name, (repeats, K); nan where an agent has no
             such row.
 
@@ -119,6 +121,10 @@ class Run:
         self._session = session
         self.evaluation: dict[str, np.ndarray] = {}
         self.evaluated_rounds = np.zeros(0, int)
+        self.best_rounds: np.ndarray | None = None  # (repeats,), where an `fp.Evaluation` watched the run
+        if len(at := evaluated(records)):
+            self.evaluated_rounds = records.rounds[at]
+            self.evaluation = {name: values[:, at] for name, values in records.evaluation.items()}
         self.held_out: dict[str, np.ndarray] = {}  # of the final model: (repeats, agents), nan where there is no row
         self.final_loss: np.ndarray | None = None  # (repeats,), where it was evaluated
         self._loss: np.ndarray | None = None
@@ -261,6 +267,19 @@ class Run:
         return self.problem.whole(learnt)
 
     @property
+    def best(self) -> Tree:
+        """The global model of each repeat at its `best_rounds`; on a network the nodes' mean, weighted by p_k."""
+        return self._whole(self._best)
+
+    @property
+    def _best(self) -> Model:
+        if self.best_rounds is None:
+            raise FedpointError("nobody watched this run: give fp.run(..., evaluate=fp.Evaluation(...))")
+        at = np.searchsorted(self.rounds, self.best_rounds)
+        found = jax.tree.map(lambda a: np.asarray(a)[np.arange(len(at)), at], self.history)
+        return found if self.info.weights is None else mean_model(found, self.info.weights)
+
+    @property
     def models(self) -> Tree:
         """The final model of each agent, (repeats, agents, ...): with a fusion center all hold the global one.
 
@@ -362,7 +381,16 @@ class Run:
             raise FedpointError("this run was extended before: extend the longer one")
         from fedpoint.results.drive import drive  # which makes runs
 
+        if self._out_of_patience(evaluate):
+            raise FedpointError(
+                f"the patience of its evaluation ran out at round {reached}: give it more, or none, to go on"
+            )
         return drive(self, rounds, stop, callbacks, evaluate)
+
+    def _out_of_patience(self, evaluate: Data) -> bool:
+        """Whether an evaluation would have ended the run where it is."""
+        evaluator = evaluator_of(evaluate, self.session, self.records)
+        return evaluator is not None and bool(evaluator.best()[1].all())
 
     def _check_repeat(self, repeat: int) -> None:
         if not 0 <= repeat < self.repeats:
@@ -475,6 +503,15 @@ class Run:
         at_records = [[take_record(self.history, r, i) for i in chosen] for r in range(self.repeats)]
         self.evaluated_rounds = self.rounds[chosen]
         self.evaluation = _by_name([[measured(measure, model) for model in models] for models in at_records])
+        self.held_out_at_end(data)
+
+    def held_out_at_end(self, data: Data) -> None:
+        """The agents' own metrics of the final model, into `held_out`.
+
+        Args:
+            data: the rows, as `fp.run(..., evaluate=)` takes them.
+        """
+        measure = self.session.measure(data)
         if isinstance(measure, HeldOut) and measure.agent is not None:
             each = [measure.agents(self.final(r)) or {} for r in range(self.repeats)]
             self.held_out = {name: np.stack([found[name] for found in each]) for name in each[0]}
@@ -498,16 +535,20 @@ class Run:
         about = {"rounds": int(self.rounds[-1]), "seed": int(self.seed), "versions": versions(), "repeat": repeat}
         return {"algorithm": algorithm, **use, **about}
 
-    def export(self, path: str | Path, repeat: int = 0) -> None:
+    def export(self, path: str | Path, repeat: int = 0, best: bool = False) -> None:
         """Write one repeat's model as npz with a manifest, for `fedpoint predict` and other programs.
 
         Args:
             path: of the file.
+            best: the model of its best round, where an `fp.Evaluation` watched the run, not the last one.
         """
         self._check_repeat(repeat)
         from fedpoint.store.folder import export_model  # loads pydantic
 
-        export_model(path, flatten(take_repeat(self.learnt, repeat)), self.manifest(repeat))
+        model, manifest = self._best if best else self.learnt, self.manifest(repeat)
+        if best and self.best_rounds is not None:
+            manifest["rounds"] = int(self.best_rounds[repeat])
+        export_model(path, flatten(take_repeat(model, repeat)), manifest)
 
     @property
     def title(self) -> str:

@@ -87,6 +87,7 @@ class _Summary(_Stated):
     final: dict[str, list[Number]] = {}
     evaluated_rounds: list[Natural] = []
     evaluation: dict[str, list[list[Number]]] = {}
+    best_rounds: list[Natural] = []
     held_out: dict[str, list[list[Number | None]] | list[StrictStr]] = {}
 
 
@@ -199,7 +200,7 @@ def check_records(
         wrong.append("round")
     like: dict[str, tuple[int, ...] | None] = {**dict.fromkeys(names), "used": (3,)}
     like |= {name: () for name in ("error", "loss") if name in records}
-    like |= dict.fromkeys(name for name in records if name.startswith("metric."))
+    like |= dict.fromkeys(name for name in records if name.startswith(("metric.", "evaluation.")))
     for name, shape in like.items():
         array = records.get(name, np.zeros(0))
         own = array.shape[2:] if shape is None else shape

@@ -52,7 +52,8 @@ class RoundRecords:
     """Records of n rounds; everything else leads with the repeats, then the rounds.
 
     model: the global models. used: models sent, answers and field evaluations so far. metrics: by name. error, loss:
-    None where they are not evaluated while the run goes on; a loss that was passed over is nan.
+    None where they are not evaluated while the run goes on; a loss that was passed over is nan. evaluation: held-out
+    metrics by name, where they are; nan where they were passed over.
     """
 
     rounds: np.ndarray
@@ -61,6 +62,7 @@ class RoundRecords:
     metrics: dict[str, np.ndarray] = field(default_factory=dict)
     error: np.ndarray | None = None
     loss: np.ndarray | None = None
+    evaluation: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rounds)
@@ -73,6 +75,7 @@ class RoundRecords:
             {name: one(values) for name, values in self.metrics.items()},
             None if self.error is None else one(self.error),
             None if self.loss is None else one(self.loss),
+            {name: one(values) for name, values in self.evaluation.items()},
         )
 
     def first(self, count: int) -> RoundRecords:
@@ -94,6 +97,7 @@ class RoundRecords:
             named("model", self.model)
             | {"used": self.used}
             | {f"metric.{name}": a for name, a in self.metrics.items()}
+            | {f"evaluation.{name}": a for name, a in self.evaluation.items()}
             | {name: a for name, a in values.items() if a is not None}
         )
 
@@ -117,4 +121,5 @@ def join(parts: Sequence[RoundRecords]) -> RoundRecords:
         {name: put([part.metrics[name] for part in parts]) for name in parts[0].metrics},
         known([part.error for part in parts]),
         known([part.loss for part in parts]),
+        {name: put([part.evaluation[name] for part in parts]) for name in parts[0].evaluation},
     )

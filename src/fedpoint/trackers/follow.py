@@ -58,18 +58,19 @@ class TrackerFollower(Follower):
             for name, values in records.metrics.items():
                 if values.ndim == 2:
                     measured[name] = values[:, some[i]].mean()
+            told = {name: values[:, some[i]] for name, values in records.evaluation.items()}
+            measured |= {_held_out(name): v.mean() for name, v in told.items() if not np.isnan(v).all()}
             self._log(int(at), measured)
 
     def _log(self, round: int, measured: dict[str, float]) -> None:
         self.tracker.log(round, {name: float(value) for name, value in measured.items()})
 
     def finish(self, run: Run) -> None:
-        """Held-out metrics, which are there only now, and the end."""
+        """Held-out metrics, where they are there only now, and the end."""
         if int(run.rounds[-1]) % run.info.every:  # the end is always recorded, also off the grid
             self.keep(run.records.last_only())
-        for i, at in enumerate(run.evaluated_rounds):
-            held_out = {f"held-out {k.removeprefix('held-out ')}": v[:, i].mean() for k, v in run.evaluation.items()}
-            self._log(int(at), held_out)
+        for i, at in enumerate(() if run.records.evaluation else run.evaluated_rounds):
+            self._log(int(at), {_held_out(name): values[:, i].mean() for name, values in run.evaluation.items()})
         final = {"error": float(run.error[:, -1].mean())} if run.has_error else {}
         self._end({"status": FINISHED, "rounds": int(run.rounds[-1]), **final, "cost": dataclasses.asdict(run.cost)})
 
@@ -82,3 +83,7 @@ class TrackerFollower(Follower):
     def _end(self, summary: Description) -> None:
         self.session = None  # told once
         self.tracker.finish(summary)
+
+
+def _held_out(name: str) -> str:
+    return f"held-out {name.removeprefix('held-out ')}"

@@ -117,8 +117,10 @@ class LoadedRun(Run):
         super().__init__(self._read(self._point), self._info(), None, store, measures)
         self.finished, summary = summary is not None, summary or {}
         self._privacy_line = str(summary.get("privacy", ""))
-        self.evaluation = {name: np.asarray(v) for name, v in summary.get("evaluation", {}).items()}
-        self.evaluated_rounds = np.asarray(summary.get("evaluated_rounds", []), int)
+        if not self.records.evaluation:
+            self.evaluation = {name: np.asarray(v) for name, v in summary.get("evaluation", {}).items()}
+            self.evaluated_rounds = np.asarray(summary.get("evaluated_rounds", []), int)
+        self.best_rounds = np.array(summary["best_rounds"]) if "best_rounds" in summary else None
         own = {name: v for name, v in summary.get("held_out", {}).items() if name != "agents"}
         self.held_out = {name: np.array(v, dtype=float) for name, v in own.items()}  # null: nan
         if len(final := summary.get("final", {}).get("loss", [])) == self.repeats:
@@ -159,7 +161,8 @@ class LoadedRun(Run):
         metrics = {name.removeprefix("metric."): a for name, a in arrays.items() if name.startswith("metric.")}
         self._leaves = [arrays[name] for name in names]
         model = nested(layout, self._leaves)
-        return RoundRecords(rounds, model, arrays["used"], metrics, arrays.get("error"), arrays.get("loss"))
+        told = {n.removeprefix("evaluation."): a for n, a in arrays.items() if n.startswith("evaluation.")}
+        return RoundRecords(rounds, model, arrays["used"], metrics, arrays.get("error"), arrays.get("loss"), told)
 
     @property
     def pace(self) -> Pace:
@@ -406,7 +409,7 @@ class LoadedRun(Run):
             return self._extend_on(processes, rounds, stop, callbacks, evaluate)
         if self.finished:
             return super().extend(rounds, stop, callbacks, evaluate)
-        if self._stopped(stop):
+        if self._stopped(stop) or self._out_of_patience(evaluate):
             rounds = self._point.round
         return drive(self, max(rounds, self._point.round), stop, callbacks, evaluate)
 

@@ -16,6 +16,7 @@ from fedpoint.engine.base import Stop
 from fedpoint.engine.memory import check_records
 from fedpoint.engine.session import Session
 from fedpoint.experiment.experiment import Experiment, Options
+from fedpoint.metrics.evaluation import Evaluation
 from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.results.drive import begin, drive
@@ -82,7 +83,8 @@ def run(
         losses_every: evaluate the loss of records that are so many rounds apart while the run goes on, so that whoever
             reads the folder without the data can see it: each is a pass over all data. Default: when it is asked for.
         evaluate: held-out data (X, y), or (X, y, groups): then `run.held_out` has the agents' own metrics, and
-            `evaluation` the worst tenth's loss; or a function model -> {name: number}.
+            `evaluation` the worst tenth's loss; or a function model -> {name: number}. An `fp.Evaluation` of them looks
+            every so many rounds while the run goes on, may end it, and keeps the best model.
         stop: a tolerance on the mean squared error (or, without a known solution, on the squared change of the
             model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
         callbacks: called with a `Progress` after every segment of rounds; trackers (`fp.trackers`) among them follow
@@ -98,13 +100,15 @@ def run(
     >>> fp.run("fedavg", quad, step=0.5, rounds=20).model.round(3)
     array([[0.667]])
     """
-    experiment = as_experiment(algorithm, problem, options)
+    experiment = _recorded(as_experiment(algorithm, problem, options), rounds, evaluate)
     given = as_callbacks(callbacks)
     if isinstance(experiment.problem, AnyModel):
         _check_any_model(experiment, folder=folder, losses_every=losses_every, processes=processes)
         from fedpoint.engine.any_model import AnyModelSession
 
         # Models are gone after their round: their losses are recorded with what they say.
+        if isinstance(evaluate, Evaluation):
+            raise FedpointError("models that only fit and predict take evaluate=(X, y, groups): no fp.Evaluation")
         fitted = begin(AnyModelSession(experiment, rounds), Measures(losses_every=1))
         return drive(fitted, rounds, stop, given, evaluate)
     if losses_every is not None and not experiment.problem.has_loss:
@@ -121,12 +125,23 @@ def run(
         notify(experiment.bind().loses_a_sum, LostSum)
     session = Session(experiment.bind(), experiment.every(rounds))
     errors = folder is not None and (stop is not None or bool(given) or session.knows_solution)
-    begun = begin(session, Measures(errors, losses_every))
+    begun = begin(session, Measures(errors, losses_every), evaluate)
     if folder is not None:
         from fedpoint.store.writer import create  # loads pydantic
 
         begun.folder = create(Place.of(folder), session, begun.records, rounds, begun.measures)
     return drive(begun, rounds, stop, given, evaluate)
+
+
+def _recorded(experiment: Experiment, rounds: int, evaluate: Data) -> Experiment:
+    """With records at the rounds at which models are evaluated, unless it says itself where they are."""
+    if not isinstance(evaluate, Evaluation) or isinstance(experiment.problem, AnyModel):
+        return experiment
+    every = experiment.every(rounds)
+    if evaluate.every % every == 0 or experiment.record_every is not None:
+        return experiment
+    fitting = [n for n in range(every, evaluate.every) if evaluate.every % n == 0]
+    return experiment.replace(record_every=min(fitting, default=evaluate.every))
 
 
 def _check_any_model(experiment: Experiment, **given: object) -> None:

@@ -351,6 +351,7 @@ def _drive(job: Job, group: ProcessGroup, line: SupervisorLink) -> None:
         arrays = {} if progress.error is None else {"error": progress.error}
         if job.models:
             arrays |= {f"model{name}": a for name, a in flatten(progress.model).items()}
+        arrays |= {f"evaluation.{name}": values for name, values in progress.evaluation.items()}
         word: Word = {"is": "progress", "round": progress.round, "rounds": progress.rounds}
         line.send({**word, "seconds": progress.seconds, "rate": progress.rate}, arrays)
 
@@ -360,6 +361,6 @@ def _drive(job: Job, group: ProcessGroup, line: SupervisorLink) -> None:
         if not loaded.finished or loaded.rounds[-1] < goal.rounds:
             loaded.extend(goal.rounds, goal.stop, [tell], goal.evaluate)
         return
-    begun = begin(_session(job, group, asked), Measures(errors=True))  # the solution is known
+    begun = begin(_session(job, group, asked), Measures(errors=True), goal.evaluate)  # the solution is known
     begun.folder = create(job.place, begun.session, begun.records, goal.rounds, begun.measures)
     drive(begun, goal.rounds, goal.stop, [tell], goal.evaluate)

@@ -64,9 +64,10 @@ def run_on(
     def tell(word: Word, arrays: dict[str, np.ndarray]) -> None:
         leaves = [a for name, a in arrays.items() if name.startswith("model")]
         current = jax.tree.unflatten(jax.tree.structure(asked.start_model), leaves) if leaves else None
+        held_out = {n.removeprefix("evaluation."): a for n, a in arrays.items() if n.startswith("evaluation.")}
         at, spent = (int(word["round"]), int(word["rounds"])), (float(word["seconds"]), float(word["rate"]))
         for callback in told:
-            callback(Progress(*at, *spent, current, arrays.get("error")))
+            callback(Progress(*at, *spent, current, arrays.get("error"), held_out))
 
     resume = f"fedpoint resume {place.path} --processes {given.count}"
     if not content:
