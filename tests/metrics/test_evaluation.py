@@ -79,7 +79,7 @@ def test_killed_and_resumed_it_ends_where_it_would_have_ended(tmp_path, monkeypa
             fp.run(FEDAVG, PROBLEM, 400, evaluate=AT, folder=tmp_path / f"cut{round}", callbacks=killed(round))
         cut = fp.load(tmp_path / f"cut{round}", PROBLEM)
         assert cut.unfinished and cut.rounds[-1] < whole.rounds[-1]
-        with pytest.raises(fp.FedpointError, match="give evaluate=fp.Evaluation"):
+        with pytest.raises(fp.FedpointError, match=r"give evaluate=fp\.Evaluation"):
             cut.extend(400)
         cut.extend(400, evaluate=AT)
         again = fp.load(tmp_path / f"cut{round}", PROBLEM)
@@ -114,7 +114,7 @@ def test_a_function_and_the_metric_that_is_watched():
     def run(**more):
         return fp.run(FEDAVG, PROBLEM, 8, evaluate=fp.Evaluation(look, every=4, **more)).best_rounds.tolist()
 
-    with pytest.raises(fp.FedpointError, match="say which metric is watched, on=...: size, accuracy"):
+    with pytest.raises(fp.FedpointError, match="say which metric is watched"):
         run()
     assert run(on="size") == run(on="accuracy") == [0]  # the least size, the highest accuracy
     assert run(on="size", higher=True) != [0]

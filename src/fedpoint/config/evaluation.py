@@ -1,8 +1,8 @@
 """When are the rows that a file holds out looked at?
 
-    [evaluation]
-    every = 10
-    patience = 5
+[evaluation]
+every = 10
+patience = 5
 """
 
 from __future__ import annotations

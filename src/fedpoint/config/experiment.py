@@ -119,7 +119,7 @@ class Content(Table):
         gather: how a hub makes one inbox of many messages; left out: weighted sums.
         attack: which agents lie, and how, for simulation.
         share: which parts of a model are shared; left out: all.
-        start: the model at round 0, or {file = "model.npz"} with a model that was exported; left out: the problem's own.
+        start: the model at round 0, or {file = "model.npz"}, an exported one; left out: the problem's own.
         metrics: what is recorded beside the model, by name.
         rounds: how many to run.
         seed: of all random numbers.

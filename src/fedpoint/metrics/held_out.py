@@ -59,7 +59,7 @@ class HeldOut:
         self.problem, self.own, self.new, self.names = problem, own, new, list(problem.names)
         self.X, self.y, groups = parts_of(data)
         if new and groups is not None:
-            given, at, _ = told_apart("groups of new agents", array_of("groups", groups))
+            given = told_apart("groups of new agents", array_of("groups", groups))[0]
             known = sorted({str(name) for name in given} & {str(name) for name in self.names})
             if known:
                 raise FedpointError(f"{known[0]!r} is an agent of the problem: its rows belong to data=, not to new=")

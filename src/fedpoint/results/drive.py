@@ -134,7 +134,7 @@ def _advance(
 
 def _any(stops: Sequence[Enough]) -> Enough:
     """Whether one says so; all are asked, because they count."""
-    return lambda round, model, error: any([stop(round, model, error) for stop in stops])
+    return lambda round, model, error: sum(bool(stop(round, model, error)) for stop in stops) > 0
 
 
 def _told(callback: Callback, evaluator: Evaluator) -> Callback:

@@ -37,7 +37,9 @@ class Evaluator:
         if before is not None:
             asked = [int(round) for round in before.rounds if not round % evaluation.every]
             if asked != sorted(self._known):
-                how = f"evaluated after {', '.join(map(str, sorted(self._known)[:4]))}, ... rounds" if self._known else ""
+                how = (
+                    f"evaluated after {', '.join(map(str, sorted(self._known)[:4]))}, ... rounds" if self._known else ""
+                )
                 raise FedpointError(
                     f"this run was begun {'and ' + how if how else 'without an fp.Evaluation'}, which is written beside "
                     f"its records: an evaluation every {counted(evaluation.every, 'round')} needs a new run"
