@@ -37,12 +37,10 @@ class Evaluator:
         if before is not None:
             asked = [int(round) for round in before.rounds if not round % evaluation.every]
             if asked != sorted(self._known):
-                how = (
-                    f"evaluated after {', '.join(map(str, sorted(self._known)[:4]))}, ... rounds" if self._known else ""
-                )
+                begun = "with an evaluation at other rounds" if self._known else "without an fp.Evaluation"
                 raise FedpointError(
-                    f"this run was begun {'and ' + how if how else 'without an fp.Evaluation'}, which is written beside "
-                    f"its records: an evaluation every {counted(evaluation.every, 'round')} needs a new run"
+                    f"this run was begun {begun}, and its records are written: an evaluation every "
+                    f"{counted(evaluation.every, 'round')} needs a new run"
                 )
 
     @property
