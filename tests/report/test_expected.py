@@ -103,7 +103,7 @@ def test_thin_lines_lie_behind_and_have_no_label(noisy):
     assert [line.get("width") for line in own] == ["thick", "thin", "thin", "thin"]  # no more than three of four
     picture = svg.curves([svg.Line.of(line) for line in own], "x", "y")
     widths = re.findall(r'fill="none" stroke="[^"]*" stroke-width="([0-9.]+)"', picture)
-    assert widths == ["1.0", "1.0", "1.0", "2.6"] and picture.count(">run<") == 1 and expected.ONE_RUN not in picture
+    assert widths == ["0.8", "0.8", "0.8", "2.6"] and picture.count(">run<") == 1 and expected.ONE_RUN not in picture
 
 
 def test_around_an_unknown_solution_the_axis_says_so():

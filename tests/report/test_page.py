@@ -18,7 +18,7 @@ from fedpoint.cli import main
 from fedpoint.config.load import load
 from fedpoint.show import charts as drawn
 from fedpoint.show import facts as gathered
-from fedpoint.show import from_data, page, svg
+from fedpoint.show import figures, from_data, page, palette
 from fedpoint.store.records import RoundRecords
 
 EXPERIMENT = """
@@ -281,8 +281,23 @@ def test_the_palette_has_contrast_in_light_and_in_dark():
         assert contrast(colours["rule"], colours["paper"]) >= 3  # borders of what can be pressed
 
 
+def test_files_pages_and_pictures_have_one_palette():
+    light, dark, _ = palettes()
+    assert tuple(light[f"c{i}"] for i in range(7)) == palette.ON_WHITE and figures.COLOURS == palette.ON_WHITE
+    assert tuple(dark[f"c{i}"] for i in range(7)) == palette.ON_BLACK
+    grey = (palette.INK, palette.PALE, palette.GRID, palette.RULE)
+    assert tuple(light[name] for name in ("ink", "pale", "grid", "rule")) == grey
+    css = page.asset("curves.css")
+    dashes = {
+        name: tuple(map(float, d.split())) for name, d in re.findall(r"\.(\w+) \{ stroke-dasharray: ([\d. ]+);", css)
+    }
+    assert {"solid": (), **dashes} == palette.DASHES
+    for name, width in palette.WIDTHS.items():
+        assert f".{name or 'line'} {{" in css and f"stroke-width: {width:g};" in css
+
+
 def test_pictures_without_a_style_sheet_read_on_light_and_dark():
-    for colour in svg.COLOURS:
+    for colour in palette.ON_BOTH:
         assert contrast(colour, "#ffffff") >= 3 and contrast(colour, "#111111") >= 3, colour
 
 

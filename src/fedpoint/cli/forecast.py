@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fedpoint.cli import options
+from fedpoint.cli.progress import watch
 from fedpoint.cli.status import Status
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted, finite
@@ -53,7 +52,7 @@ def forecast(
     documents: list[dict[str, Plain]] = []
     statuses = []
     for number, entry in enumerate(experiment, 1):
-        with busy(f"{entry.name} ({number} of {len(experiment)})"):
+        with watch(False).waiting(f"forecasting {entry.name} ({number} of {len(experiment)})"):
             f = make(entry.experiment)
             text = f.text()
             statuses.append(Status.DIVERGES if f.diverges else Status.UNDECIDED if f.reason else Status.FINE)
@@ -81,20 +80,6 @@ def forecast(
     if as_json:
         click.echo(json.dumps({"name": experiment.name, "forecasts": documents}, indent=2))
     ctx.exit(Status.worst(statuses))
-
-
-@contextlib.contextmanager
-def busy(what: str) -> Iterator[None]:
-    """A sign of life while a forecast is computed: a spinner on a terminal, a line elsewhere; on stderr."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status(f"forecasting {what}"):
-            yield
-    else:
-        click.echo(f"forecasting {what}", err=True)
-        yield
 
 
 def after_rounds(f: Forecast, rounds: int) -> dict[str, Plain]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedpoint.cli import options
+from fedpoint.cli.progress import watch
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted, with_error
 
@@ -85,17 +86,11 @@ def lab(
 
 def _study(study: LabStudy, folder: Path, ending: str, as_json: bool) -> None:
     """A lab that reports in its own way."""
-    from rich.console import Console
-
     from fedpoint.show.figures import save
 
     begun, path = time.perf_counter(), folder / f"{study.name}.{ending}"
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status("") as status:
-            findings = study.perform(status.update)
-    else:
-        findings = study.perform(lambda what: click.echo(what, err=True))
+    with watch(False).waiting("") as say:
+        findings = study.perform(say)
     save(findings.picture(), path)
     seconds = time.perf_counter() - begun
     if as_json:
@@ -147,30 +142,15 @@ def _folder(out: str) -> Path:
 
 @contextlib.contextmanager
 def _progress(lab: Lab) -> Iterator[Callable[[LabSetting, int], None]]:
-    """A bar on a terminal, a line per setting elsewhere; on stderr, so that stdout stays for results."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console, settings = Console(stderr=True), lab.settings
+    """The rounds of all settings together, and which settings are done."""
+    settings = lab.settings
     reached = dict.fromkeys(settings, 0)
-    if not console.is_terminal:
-
-        def say(setting: LabSetting, round: int) -> None:
-            reached[setting] = round
-            if round == setting.rounds:
-                done = sum(r == s.rounds for s, r in reached.items())
-                click.echo(f"{done}/{len(settings)}  {setting}", err=True)
-
-        yield say
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    width = max(len(str(s)) for s in settings)
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=sum(s.rounds for s in settings))
+    with watch(False).counting(lab.name, sum(s.rounds for s in settings)) as tell:
 
         def show(setting: LabSetting, round: int) -> None:
             reached[setting] = round
-            bar.update(task, completed=sum(reached.values()), description=f"{setting!s:{width}}")
+            done = sum(r == s.rounds for s, r in reached.items())
+            tell(sum(reached.values()), f"{done} of {counted(len(settings), 'setting')} done, now {setting}")
 
         yield show
 

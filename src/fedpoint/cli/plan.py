@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from fedpoint.cli import options
+from fedpoint.cli.progress import watch
 from fedpoint.core.numbers import counted
 
 if TYPE_CHECKING:
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from fedpoint.results.plan import PlanProgress
 
 MINIMISE = ("communication", "bytes", "computation", "time")
-SECONDS = 3.0  # between two lines of progress
 
 
 @click.command()
@@ -72,8 +69,8 @@ def plan(
     from fedpoint.verbs.plan import plan as make
 
     asked = read_plan(file, **instead)
-    with following(quiet) as progress:
-        made = make(asked.problem, **asked.arguments, progress=progress)
+    with watch(quiet).counting("planning", 1.0) as tell:
+        made = make(asked.problem, **asked.arguments, progress=lambda p: tell(p.part, described(p)))
     if verify and made.choices:
         made.verify(top, repeats)
     drawn = None
@@ -89,41 +86,9 @@ def plan(
         click.echo(f"Picture: {drawn}")
 
 
-@contextlib.contextmanager
-def following(quiet: bool) -> Iterator[Callable[[PlanProgress], None] | None]:
-    """A bar on a terminal, a line now and then elsewhere, nothing when quiet; always on stderr."""
-    if quiet:
-        yield None
-        return
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lines()
-        return
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("planning", total=1.0)
-        yield lambda p: bar.update(task, completed=p.part, description=described(p))
-
-
 def described(progress: PlanProgress) -> str:
-    """The method that is looked at, and the least cost so far."""
+    """The method that is looked at, how many settings are done, and the least cost so far."""
     from fedpoint.results.plan_table import amount
 
-    return progress.method if progress.best is None else f"{progress.method} (best so far: {amount(progress.best)})"
-
-
-def lines() -> Callable[[PlanProgress], None]:
-    last = time.monotonic()
-
-    def say(p: PlanProgress) -> None:
-        nonlocal last
-        if time.monotonic() - last >= SECONDS and p.done < p.total:
-            click.echo(f"{p.method}: {p.done} of {counted(p.total, 'setting')}", err=True)
-            last = time.monotonic()
-
-    return say
+    best = "" if progress.best is None else f", least cost so far {amount(progress.best)}"
+    return f"{progress.method}, {progress.done} of {counted(progress.total, 'setting')}{best}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -17,44 +17,73 @@ if TYPE_CHECKING:
     from fedpoint.engine.base import Callback, Progress
 
 SECONDS = 3.0  # between two lines
+Tell: TypeAlias = Callable[[float, str], None]  # how much is done, and how to say it
+Say: TypeAlias = Callable[[str], None]
 
 
-class Lines(Watch):
-    """For logs: plain lines, few."""
+class Display(Watch):
+    """What every command shows while it works. This one shows nothing."""
+
+    @contextlib.contextmanager
+    def counting(self, what: str, total: float) -> Iterator[Tell]:
+        """For work of known size: the function that is given is told how much of it is done."""
+        yield lambda done, words: None
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[Say]:
+        """For work of unknown size: the function that is given is told what is being done."""
+        yield lambda words: None
 
     @contextlib.contextmanager
     def following(self, label: str, rounds: int) -> Iterator[list[Callback]]:
-        last, details = time.monotonic(), Details()
+        details = Details()
+        with self.counting(label, rounds) as tell:
+            yield [
+                lambda progress: tell(progress.round, f"round {progress.round:,} of {rounds:,}{details.of(progress)}")
+            ]
 
-        def say(progress: Progress) -> None:
+
+class Lines(Display):
+    """For logs: plain lines, few."""
+
+    @contextlib.contextmanager
+    def counting(self, what: str, total: float) -> Iterator[Tell]:
+        last = time.monotonic()
+
+        def tell(done: float, words: str) -> None:
             nonlocal last
-            text = details.of(progress)
-            if time.monotonic() - last >= SECONDS and progress.round < rounds:
-                click.echo(f"{label}: round {progress.round:,} of {rounds:,}{text}", err=True)
+            if time.monotonic() - last >= SECONDS and done < total:
+                click.echo(f"{what}: {words}", err=True)
                 last = time.monotonic()
 
-        yield [say]
+        yield tell
+
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[Say]:
+        if what:
+            click.echo(what, err=True)
+        yield lambda words: click.echo(words, err=True)
 
 
-class Bar(Watch):
+class Bar(Display):
     """For people."""
 
     def __init__(self, console: Console):
         self.console = console
 
     @contextlib.contextmanager
-    def following(self, label: str, rounds: int) -> Iterator[list[Callback]]:
-        from rich import progress as rich_progress
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    def counting(self, what: str, total: float) -> Iterator[Tell]:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[details]}"))
-        with rich_progress.Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True) as bar:
-            task, details = bar.add_task(label, total=rounds, details="compiling"), Details()
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
+        with Progress(*columns, TimeRemainingColumn(), console=self.console, transient=True) as bar:
+            task = bar.add_task(what, total=total, words="starting")
+            yield lambda done, words: bar.update(task, completed=done, words=words)
 
-            def show(progress: Progress) -> None:
-                bar.update(task, completed=progress.round, details=details.of(progress).removeprefix(", "))
-
-            yield [show]
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[Say]:
+        with self.console.status(what) as status:
+            yield status.update
 
 
 class Details:
@@ -70,10 +99,10 @@ class Details:
         return text + "".join(f", {name} {values.mean():.3g}" for name, values in progress.evaluation.items())
 
 
-def watch(quiet: bool) -> Watch:
+def watch(quiet: bool) -> Display:
     """What suits where stderr goes."""
     if quiet:
-        return Watch()
+        return Display()
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -257,7 +257,7 @@ class Baselines:
     def _draw_differences(self, ax: Axes) -> None:
         from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-        from fedpoint.show.figures import INK, PALE, style
+        from fedpoint.show.figures import INK, PALE, RULE, style
 
         found = [d for d in self.differences() if not d.same]
         for i, d in enumerate(found):
@@ -265,7 +265,7 @@ class Baselines:
                 [d.mean], [-i], xerr=[[d.mean - d.low], [d.high - d.mean]], fmt="o", color=INK if d.clear else PALE,
                 markersize=5, capsize=3, linewidth=1.4,
             )  # fmt: skip
-        ax.vlines(0, 0, 1, transform=ax.get_xaxis_transform(), color="#999999", linewidth=1)  # a rule, not a curve
+        ax.vlines(0, 0, 1, transform=ax.get_xaxis_transform(), color=RULE, linewidth=1)  # a rule, not a curve
         style(ax, "paired difference of errors, 95 % interval")
         ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

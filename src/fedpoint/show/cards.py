@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.show import palette
 from fedpoint.show.figures import COLOURS, INK, PALE, check_path, new_figure, save, set_title
 
 if TYPE_CHECKING:
@@ -74,13 +75,13 @@ def _card(ax: Axes, card: Card, limits: tuple[float, float]) -> None:
         label.set_fontweight("bold" if way == card.best else "normal")
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
-    ax.spines["bottom"].set_color("#999999")
+    ax.spines["bottom"].set_color(palette.RULE)
     narrow = limits[1] < 100 * limits[0]
     ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=5))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.tick_params(which="both", labelsize=8, length=0)
-    ax.grid(True, axis="x", color="#E4E4E4", linewidth=0.6)
+    ax.grid(True, axis="x", color=palette.GRID, linewidth=0.6)
     ax.set_axisbelow(True)
     set_title(ax, card.title)
     ax.title.set_fontsize(9)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.show import palette
 from fedpoint.store import disk
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
@@ -18,13 +19,18 @@ if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
     from matplotlib.lines import Line2D
 
 FORMATS = ("png", "svg", "pdf")
-# Okabe and Ito's colours, told apart by colour-blind readers too, less the ones that are pale on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B65A94", "#8A6D00", "#3A94C8", "#4D4D4D")
+COLOURS, INK, PALE, RULE = palette.ON_WHITE, palette.INK, palette.PALE, palette.RULE
 Stroke: TypeAlias = str | tuple[float, tuple[float, ...]]  # as matplotlib's linestyle
-DASHED: Stroke = (0, (5, 1.5))
-DOTTED: Stroke = (0, (1.5, 1))
+
+
+def stroke(name: str) -> Stroke:
+    """A dash of the palette in the units of matplotlib, which are widths of the line."""
+    lengths = palette.DASHES[name]
+    return (0, tuple(length / palette.WIDTHS[""] for length in lengths)) if lengths else "-"
+
+
+DASHED, DOTTED = stroke("dashed"), stroke("dotted")
 STROKES: tuple[Stroke, ...] = ("-", DASHED, DOTTED)  # when the colours are used up
-INK, PALE = "#222222", "#767676"
 SIZE = 9.0  # of labels, in points
 LONGEST_LABEL = 40  # characters of a line of it
 
@@ -37,7 +43,7 @@ class Line(NamedTuple):
     label: str
     colour: str
     stroke: Stroke = "-"
-    width: float = 1.6
+    width: float = palette.WIDTHS[""] / palette.POINT
     keyed: bool = False
     alpha: float = 1.0
 
@@ -132,13 +138,13 @@ def style(ax: Axes, xlabel: str = "", ylabel: str = "", title: str | None = None
     """What all axes share: a light grid, no frame, names; a note above the axes, the title above that."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    ax.grid(True, which="major", color="#E4E4E4", linewidth=0.6)
+    ax.grid(True, which="major", color=palette.GRID, linewidth=0.6)
     ax.set_axisbelow(True)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     for side in ("left", "bottom"):
-        ax.spines[side].set_color("#999999")
-    ax.tick_params(which="both", color="#999999", labelcolor=INK, labelsize=9)
+        ax.spines[side].set_color(RULE)
+    ax.tick_params(which="both", color=RULE, labelcolor=INK, labelsize=9)
     ax.tick_params(which="minor", length=0)
     ax.margins(x=0.0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))

@@ -13,6 +13,7 @@ from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.graphs.network import Network
+from fedpoint.show import palette
 from fedpoint.show.figures import COLOURS, INK, PALE, check_path, new_figure, save, set_title
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 MAP = "viridis"  # ordered and readable for colour-blind eyes
-EDGE = "#9A9A9A"
+EDGE = palette.RULE
 NAMED = 50  # nodes up to which their names are written beside them
 MOST = 3000  # nodes that a spring layout places in reasonable time
 

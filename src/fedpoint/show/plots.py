@@ -11,22 +11,21 @@ import numpy as np
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted, evenly
 from fedpoint.results.labels import labels_of, short
+from fedpoint.show import palette
 from fedpoint.show.expected import SINGLE_RUNS, expected, lines, note, on_top, run_lines, settling_rounds
 from fedpoint.show.figures import (
     COLOURS,
-    DASHED,
-    DOTTED,
     INK,
     PALE,
     STROKES,
     Line,
-    Stroke,
     check_path,
     draw,
     key,
     log_axis,
     one_axes,
     save,
+    stroke,
     style,
 )
 from fedpoint.show.lines import ChartLine
@@ -44,9 +43,7 @@ POINTS = 1500  # of a line: more cannot be seen, and makes vector files large
 FAR = 1e4  # times the start: a line that goes there diverges
 BAND = (10, 90)  # percent of the repeats
 SINGLES = 20  # repeats that are drawn one by one beside a forecast
-DASHES: dict[str, Stroke] = {"solid": "-", "dashed": DASHED, "dotted": DOTTED}
 SHADE = 0.13  # of a band: how dark it is
-WIDTHS = {"thin": 0.6, "": 1.6, "thick": 2.2}
 
 WHAT = {
     "error": "squared distance to the solution",
@@ -219,12 +216,21 @@ def _as_line(line: ChartLine, rounds: int) -> Line:
     x = np.array([0, rounds] if level is not None else line["x"], float)
     y = np.full(2, level) if level is not None else np.array(line["y"], float)
     width = line.get("width", "")
-    stroke, thin = DASHES[line.get("dash", "solid")], width == "thin"
-    return Line(x, y, line["name"], _paint(line["colour"]), stroke, WIDTHS[width], thin, 0.35 if thin else 1.0)
+    thin, points = width == "thin", palette.WIDTHS[width] / palette.POINT
+    return Line(
+        x,
+        y,
+        line["name"],
+        _paint(line["colour"]),
+        stroke(line.get("dash", "solid")),
+        points,
+        thin,
+        0.35 if thin else 1.0,
+    )
 
 
 def _paint(colour: int | str) -> str:
-    return COLOURS[colour % len(COLOURS)] if isinstance(colour, int) else {"ink": INK, "pale": PALE}[colour]
+    return palette.of(COLOURS, colour) if isinstance(colour, int) else {"ink": INK, "pale": PALE}[colour]
 
 
 def _beside(forecast: Forecast, run: Run, rounds: int) -> Series:
@@ -303,7 +309,9 @@ def plan_picture(plan: Plan, path: str | Path | None = None, title: str | None =
     lines = []
     for i, (name, (cost, error)) in enumerate(plan.frontiers.items()):
         some = cost > 0
-        lines.append(Line(cost[some], error[some], name, COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS)]))
+        lines.append(
+            Line(cost[some], error[some], name, COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)])
+        )
     lines = [line for line in lines if len(line.x)]
     colours = {line.label: line.colour for line in lines}
     for choice in plan.choices:

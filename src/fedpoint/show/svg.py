@@ -11,15 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.numbers import counted, evenly
+from fedpoint.show import palette
 from fedpoint.show.figures import spread
 from fedpoint.show.lines import ChartLine
 from fedpoint.show.markup import Html, join, number, tag
 
-# Between light and dark: at least 3 to 1 on white and on near black, by a test. Text takes the reader's colour.
-COLOURS = ("#2f87c4", "#cf6a1e", "#1f9272", "#b8659a", "#94801f", "#8672d8", "#7d838c")
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
-DASHES = {"solid": None, "dashed": "7 5", "dotted": "1.5 4.5"}
-WIDTHS = {"thin": 1.0, "": 2.0, "thick": 2.6}
 Scale = Callable[[float], float]  # from a number of an axis to its place
 POINTS = 150  # of a line: a small picture shows no more
 NAMED = 50  # nodes up to which their names are written
@@ -104,7 +101,7 @@ def curves(
     places = spread(ends, [16 / (bottom - top)] * len(named)) if named else []
     for line, place in zip(named, places, strict=True):
         y = bottom - place * (bottom - top)
-        sample, dash = f"M{right + 6:.1f} {y:.1f}h12", DASHES[line.dash]
+        sample, dash = f"M{right + 6:.1f} {y:.1f}h12", _dash(line.dash)
         drawn.append(tag("path", d=sample, stroke=_paint(line.colour), stroke_width=2, stroke_dasharray=dash))
         drawn.append(_text(line.name, right + 23, y + 4, "start", opacity=1.0))
     label = f"{ylabel} over {xlabel}: {', '.join(line.name for line in named)}"
@@ -162,7 +159,7 @@ def network(
     finite = np.array([]) if numbers is None else numbers[np.isfinite(numbers)]
     low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
     for i, (x, y) in enumerate(at):
-        shade = COLOURS[0]
+        shade = palette.ON_BOTH[0]
         said = names[i]
         if numbers is not None and math.isfinite(numbers[i]):
             shade = VIRIDIS[min(8, int(9 * (numbers[i] - low) / (high - low)))] if high > low else VIRIDIS[4]
@@ -171,7 +168,7 @@ def network(
             shade = "none"
         hint = tag("title", said) if len(places) <= TITLED else None
         at_x, at_y, r = f"{x:.1f}", f"{y:.1f}", f"{radius:.1f}"
-        drawn.append(tag("circle", hint, cx=at_x, cy=at_y, r=r, fill=shade, stroke="#8b93a0", stroke_width=1))
+        drawn.append(tag("circle", hint, cx=at_x, cy=at_y, r=r, fill=shade, stroke=palette.RULE, stroke_width=1))
     if len(places) <= NAMED:
         drawn += [_text(name, x, y + radius + 12, "middle", 11) for name, (x, y) in zip(names, at, strict=True)]
     told = f"Network of {counted(len(places), 'node')} and {counted(len(edges), 'edge')}"
@@ -230,7 +227,7 @@ def columns(values: Sequence[float], label: str, width: int = 640, height: int =
         + "".join(f"V{sy(v):.1f}H{left + (i + 1) * step:.1f}" for i, v in enumerate(some))
         + f"V{base}Z"
     )
-    parts = [tag("path", d=d, fill=COLOURS[0], fill_opacity=0.75)]
+    parts = [tag("path", d=d, fill=palette.ON_BOTH[0], fill_opacity=0.75)]
     for at in dict.fromkeys((high, low)):
         y = f"{sy(at):.1f}"
         parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, stroke="currentColor", stroke_opacity=0.25))
@@ -245,7 +242,7 @@ def columns(values: Sequence[float], label: str, width: int = 640, height: int =
 def bar(part: float) -> Html:
     """A share of 1 as a bar, for a cell of a table; what it says stands beside it."""
     filled = f"{100 * min(max(part, 0.0), 1.0):.1f}"
-    rect = tag("rect", width=filled, height=8, fill=COLOURS[0])
+    rect = tag("rect", width=filled, height=8, fill=palette.ON_BOTH[0])
     return tag(
         "svg",
         rect,
@@ -286,7 +283,11 @@ def _text(text: str, x: float, y: float, anchor: str, size: int = 12, opacity: f
 
 
 def _paint(colour: int | str) -> str:
-    return COLOURS[colour % len(COLOURS)] if isinstance(colour, int) else "currentColor"
+    return palette.of(palette.ON_BOTH, colour) if isinstance(colour, int) else "currentColor"
+
+
+def _dash(name: str) -> str | None:
+    return " ".join(f"{length:g}" for length in palette.DASHES[name]) or None
 
 
 def _usable(value: float | None, log: bool) -> TypeGuard[float]:
@@ -315,9 +316,9 @@ def _path(line: Line, sx: Scale, sy: Scale, log: bool, left: float, right: float
         d=d,
         fill="none",
         stroke=_paint(line.colour),
-        stroke_width=WIDTHS[line.width],
+        stroke_width=palette.WIDTHS[line.width],
         stroke_opacity=0.45 if line.width == "thin" else None,
-        stroke_dasharray=DASHES[line.dash],
+        stroke_dasharray=_dash(line.dash),
     )
 
 
