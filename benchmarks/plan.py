@@ -168,7 +168,7 @@ def measure(name: str, task: Task) -> str:
     assert best.use.floats_up + best.use.floats_down == floats(
         {"Gradient exchange": "gradient_exchange", "FedAvg": "fedavg", "SCAFFOLD": "scaffold"}[best.title],
         problem,
-        round(best.use.heard),
+        round(best.use.agents),
     )
     (m,) = made.verify(top=1, repeats=RUNS, seed=1)
     found = brute_force(problem, target, task.stable, FURTHER * best.cost)

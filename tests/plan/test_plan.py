@@ -230,7 +230,7 @@ def test_schemes_and_objects_as_methods():
     schemes = [fp.Importance(2), fp.ByWeight(2)]
     made = fp.plan(stream(), 0.05, methods=[fp.FedProx(step=1.0, pull=2.0)], local_steps=[2], participation=schemes)
     assert made.best.algorithm.pull == 2.0
-    assert 1 < made.best.use.heard < 2  # some are drawn twice, and answer once
+    assert 1 < made.best.use.agents < 2  # some are drawn twice, and answer once
     assert len(made.tried) >= 1
 
 

@@ -69,6 +69,11 @@ class Agent:
         """How many samples it has used."""
         return self.evaluations - self._repeated
 
+    def _count(self, fields: int) -> None:
+        """Work like that of so many fields, which uses no sample."""
+        self.evaluations = self.evaluations + fields
+        self._repeated = self._repeated + fields
+
     def field(self, w: Model, e: Number = 0) -> Model:
         """This agent's field at w: of its e-th sample in this round, or exact when the run says so.
 
@@ -101,15 +106,18 @@ class Agent:
 
     def hessian(self, w: Model) -> Array:
         """(d, d): the derivative of this agent's exact field at w, in the order of `ravel_pytree`; for gradients it is
-        symmetric."""
+        symmetric. Counted as d fields."""
+        self._count(sum(a.size for a in jax.tree.leaves(w)))
         return self._oracle.hessian(self._mine, unwrap(w))
 
     def hessian_times(self, w: Model, v: Model) -> Model:
-        """The derivative of this agent's exact field at w along v, without a matrix: about the work of two fields.
+        """The derivative of this agent's exact field at w along v, without a matrix: about the work of two fields, and
+        counted as such.
 
         Args:
             v: a direction, built as a model.
         """
+        self._count(2)
         return wrap(self._oracle.hessian_times(self._mine, unwrap(w), unwrap(v)))
 
     def prox(self, center: Model, weight: Number) -> Model:

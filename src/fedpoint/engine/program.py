@@ -162,7 +162,7 @@ def message_of(model: Model, layout: Layout, inputs: Inputs) -> Traffic:
     up_bytes = float(up * width) if inputs.channel.is_identity() else inputs.channel.bits(message) / 8
     hub = jax.eval_shape(lambda w: inputs.algorithm.init(w)[0], model)
     held = sum(int(np.prod(a.shape)) for a in jax.tree.leaves(hub) if jnp.issubdtype(a.dtype, jnp.floating))
-    return Traffic(down, up, width, up_bytes, used, told.samples, held)
+    return Traffic(down, up, width, up_bytes, used, told.samples, held, len(exchanges))
 
 
 @jax.tree_util.register_static

@@ -67,7 +67,7 @@ def seeds_of(seed: int, repeats: int) -> Seeds:
 class Traffic(NamedTuple):
     """What a round moves: numbers in one message down and up, bytes of a number down and of a message up, and (models
     sent, answers, field evaluations) of a round where they are always the same, else None. hub: numbers that a hub
-    holds, which hubs of regions tell each other."""
+    holds, which hubs of regions tell each other. exchanges: messages each way between the hub and an agent, of a round."""
 
     down: float
     up: float
@@ -76,6 +76,7 @@ class Traffic(NamedTuple):
     used: Used | None = None
     samples: int | None = None  # of one agent in a round, where tracing tells
     hub: float = 0
+    exchanges: int = 1
 
 
 class RunState(NamedTuple):

@@ -296,10 +296,13 @@ COSTS = {
 }
 
 
+DEEP = 1e-3  # of the target: errors below that are drawn there
+
+
 def plan_picture(plan: Plan, path: str | Path | None = None, title: str | None = None) -> Figure:
     """Cost against accuracy, one line a method: what a cost buys at best, over all settings that were tried.
 
-    A dot is where a method reaches the target.
+    A dot is where a method reaches the target. Errors far below it are drawn at its thousandth, so that others have room.
     """
     if path is not None:
         check_path(path)
@@ -308,19 +311,23 @@ def plan_picture(plan: Plan, path: str | Path | None = None, title: str | None =
     figure, ax = one_axes(list(plan.frontiers), width=7.0)
     lines = []
     for i, (name, (cost, error)) in enumerate(plan.frontiers.items()):
-        some = cost > 0
+        some, error = cost > 0, np.maximum(error, DEEP * plan.target)
         lines.append(
             Line(cost[some], error[some], name, COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)])
         )
     lines = [line for line in lines if len(line.x)]
     colours = {line.label: line.colour for line in lines}
     for choice in plan.choices:
-        ax.plot([choice.cost], [choice.error], "o", color=colours[choice.title], markersize=5, clip_on=False, zorder=5)
+        height = max(choice.error, DEEP * plan.target)
+        ax.plot([choice.cost], [height], "o", color=colours[choice.title], markersize=5, clip_on=False, zorder=5)
     asked = _asked(plan, lines)
     draw(ax, [*lines, *asked])
     what = "squared distance to the solution" if plan.measure == "error" else "loss above its minimum"
     what = f"expected {what}" if plan.confidence is None else f"{what}, of {plan.confidence:.3g} of runs"
-    style(ax, COSTS[plan.minimise], what, title, "a dot: where a method reaches the target")
+    said = "a dot: where a method reaches the target"
+    deep = any(choice.error < DEEP * plan.target for choice in plan.choices)
+    said += f"; what is below {DEEP * plan.target:.0e} is drawn there" if deep else ""
+    style(ax, COSTS[plan.minimise], what, title, said)
     low, high = ax.get_xlim()
     log_axis(ax, (1.0, 2.0, 5.0) if high < 1000 * low else (1.0,))
     key(figure, asked)

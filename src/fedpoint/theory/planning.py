@@ -476,7 +476,7 @@ def attempt(forecast: Forecast, step: float, target: float, limit: int, confiden
     """Does this step reach the target within the limit, and when? With a confidence: does a single run?"""
     f, s = forecast, forecast.setting
     assured = None if confidence is None or f.noiseless else Assured(confidence, target)
-    if s.adaptive or s.scheduled:
+    if s.scheduled or (s.adaptive and not f.noiseless):
         raise Uncomputable(f"its floor is not computable: {f.noise_by}")
     try:
         if f.noiseless and s.size > LARGE and f.burn_in is None:

@@ -13,8 +13,8 @@ from fedpoint.core.kinds import NonNegative
 class Use:
     """What a round uses, in expectation over who takes part."""
 
-    asked: float
-    heard: float
+    agents: float
+    messages: float  # both ways
     floats_down: float
     floats_up: float
     bytes: float
@@ -50,9 +50,9 @@ class Prices:
         Args:
             use: what a round uses.
         """
-        busy = max(use.asked, use.heard, 1.0) if self.parallel else 1.0
+        busy = max(use.agents, 1.0) if self.parallel else 1.0
         return (
             self.per_float * (use.floats_down + use.floats_up)
-            + self.per_message * (use.asked + use.heard)
+            + self.per_message * use.messages
             + self.per_gradient * use.evaluations
         ) / busy

@@ -71,7 +71,8 @@ def price(
 def _forecast(asked: Experiment, rounds: int, delta: float) -> Offer:
     bound = asked.bind()
     moments = bound.timing.moments(asked.problem.weights)
-    sent = rounds * moments.merge * float(moments.heard.sum()) * Session(bound, rounds).message.up_bytes
+    message = Session(bound, rounds).message
+    sent = rounds * moments.merge * float(moments.heard.sum()) * message.exchanges * message.up_bytes
     epsilon = spent(asked, rounds, delta).epsilon if asked.channel.noises() else None
     label = "plain" if asked.channel.is_identity() else " + ".join(short(stage) for stage in asked.channel.stages())
     try:

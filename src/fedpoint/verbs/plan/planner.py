@@ -33,6 +33,7 @@ from fedpoint.verbs.plan.private import PrivateSearch
 from fedpoint.verbs.plan.search import Given, Method, Search, method_of
 
 METHODS = ("gradient_exchange", "fedavg", "fedprox", "fednova", "scaffold", "scaffnew")
+SECOND_ORDER = "fednewton"  # beside them, where agents hold rows and all of them can be heard exactly
 LOCAL_STEPS = (1, 4, 16, 64)
 PRIVATE = ("fedavg", "gradient_exchange")
 PARTS = (0.3, 0.1, 0.03)  # of agents, that take part in a private round
@@ -95,8 +96,9 @@ def plan(
     Args:
         problem: or an experiment, which fixes everything but method, step, local steps and participants.
         target: of E|w - w*|^2 (measure="error") or of the loss above its minimum (measure="loss").
-        methods: names, classes or objects, whose step and local steps are chosen. Default: those of the catalogue
-            whose floor is known.
+        methods: names, classes or objects, whose step and local steps are chosen. Default: gradient exchange, FedAvg,
+            FedProx, FedNova, SCAFFOLD, Scaffnew; and FedNewton where agents hold rows, or `exact` (beside batches only
+            if messages are minimised).
         local_steps: numbers of local steps to choose from; default 1, 4, 16, 64.
         participation: numbers of participants or schemes to choose from; default: all, a third, a tenth, one.
         verify: run the first `top` choices `repeats` times, and show their mean beside the forecast.
@@ -135,7 +137,7 @@ def plan(
     private = goal.privacy is not None
     if private:
         _check_private(experiment, ways)
-    chosen, twins = _without_twins(_methods(PRIVATE if private and methods is None else methods))
+    chosen, twins = _without_twins(_methods(_default(experiment, goal) if methods is None else methods))
     ways, grid = _channels(ways, experiment, goal), _local_steps(local_steps)
     schemes = _schemes(participation, experiment.problem.agents, private)
     _check_solvable(experiment)
@@ -292,10 +294,23 @@ def _check_solvable(experiment: Experiment) -> None:
         )
 
 
-def _methods(given: Iterable[Given] | None) -> list[Method]:
-    if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
+def _default(experiment: Experiment, goal: Goal) -> Sequence[str]:
+    """The methods of a plan that names none. Newton's, where nothing that agents draw is in the way of exact Hessians:
+    they hold rows, or answer exactly anyway. Beside batches all rows are no fair work, so it is then for messages only.
+    """
+    if goal.privacy is not None:
+        return PRIVATE
+    problem = experiment.problem
+    rows = problem.local_rows() is not None
+    messages = goal.minimise in ("communication", "bytes")
+    exact = experiment.exact or (rows and (problem.batch is None or messages))
+    return (*METHODS, SECOND_ORDER) if exact else METHODS
+
+
+def _methods(given: Iterable[Given]) -> list[Method]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
         given = [given]
-    found = [method_of(m) for m in (METHODS if given is None else given)]
+    found = [method_of(m) for m in given]
     if not found:
         raise FedpointError("methods is empty: name at least one, such as 'fedavg'")
     titles = [m.title for m in found]

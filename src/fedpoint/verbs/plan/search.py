@@ -233,9 +233,10 @@ class Search:
         asked = heard
         if isinstance(timing, Answering):
             asked = float(timing.scheme.moments(weights).heard.sum())
-        down, up = asked * once.down, heard * once.up
-        sent = once.width * down + once.up_bytes * heard
-        return Use(asked, heard, down, up, sent, heard * (first + (E - 1) * (second - first)))
+        down, up = (n * once.exchanges for n in (asked, heard))  # messages
+        sent = once.width * once.down * down + once.up_bytes * up
+        fields = heard * (first + (E - 1) * (second - first))
+        return Use(max(asked, heard), down + up, once.down * down, once.up * up, sent, fields)
 
     def telling(self, method: Method, failures: Sequence[Failure]) -> str:
         """The reason that says most; a floor with what it is made of."""
@@ -243,6 +244,8 @@ class Search:
         most = min(reversed(failures), key=lambda failure: order.index(failure.kind), default=None)
         if most is None:
             return "there was nothing to try"
+        if most.kind == "refused":
+            return failures[0].text  # with the most participants: of fewer, another mistake may be told
         if most.high is None:
             return most.text
         E, scheme, trial = most.high
