@@ -67,7 +67,7 @@ def seeds_of(seed: int, repeats: int) -> Seeds:
 class Traffic(NamedTuple):
     """What a round moves: numbers in one message down and up, bytes of a number down and of a message up, and (models
     sent, answers, field evaluations) of a round where they are always the same, else None. hub: numbers that a hub
-    holds, which hubs of regions tell each other. exchanges: messages each way between the hub and an agent, of a round."""
+    holds, which hubs of regions tell each other. exchanges: messages each way between the hub and an agent, a round."""
 
     down: float
     up: float

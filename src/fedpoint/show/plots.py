@@ -302,7 +302,7 @@ DEEP = 1e-3  # of the target: errors below that are drawn there
 def plan_picture(plan: Plan, path: str | Path | None = None, title: str | None = None) -> Figure:
     """Cost against accuracy, one line a method: what a cost buys at best, over all settings that were tried.
 
-    A dot is where a method reaches the target. Errors far below it are drawn at its thousandth, so that others have room.
+    A dot is where a method reaches the target. Errors far below it are drawn at its thousandth.
     """
     if path is not None:
         check_path(path)
