@@ -107,7 +107,7 @@ class Choice:
 
     @property
     def messages(self) -> float:
-        return self.rounds * (self.use.asked + self.use.heard)
+        return self.rounds * self.use.messages
 
     @property
     def evaluations(self) -> float:
