@@ -304,6 +304,22 @@ def test_agents_batched_are_agents_mapped(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12), one.memories(), two.memories())
 
 
+@pytest.mark.parametrize("participation", [fp.participation.Poisson(0.4), fp.ByWeight(3)], ids=["empty", "repeated"])
+def test_rows_are_fetched_and_written_in_turn(participation):
+    """One agent after the other, each with its own row of what it and the channel remember; places that are empty carry
+    somebody's number, and repeated ones somebody's second time."""
+    channel = fp.channel.TopK(0.4)
+    asked = Experiment(fp.Scaffold(step=STEP, local_steps=2), NOISY, participation=participation, channel=channel)
+    one, two = (Session(asked.bind(), 1) for _ in range(2))
+    two.layout = dataclasses.replace(one.layout, mapped=True)
+    assert not one.layout.mapped
+    np.testing.assert_allclose(histories(one, 12), histories(two, 12), rtol=1e-12, atol=1e-13)
+    for kept in ("memory", "wire"):
+        a, b = (jax.tree.leaves(getattr(made.state, kept)) for made in (one, two))
+        assert a and all(np.asarray(x).any() for x in a)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12), a, b)
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in LIKE_FEDAVG else n for n in ENGINE if INSTANCES[n].number],

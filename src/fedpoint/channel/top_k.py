@@ -103,7 +103,8 @@ def largest(a: Array, count: int) -> Array:
     """Which `count` numbers of (d,) are largest in absolute value, up to the rounding of 32 bits; of equal ones the
     first."""
     size = jnp.abs(a)
-    size = (size / jnp.maximum(size.max(), jnp.finfo(a.dtype).tiny)).astype(jnp.float32)
+    if a.dtype != jnp.float32:  # rounded to 32 bits they must neither overflow nor vanish
+        size = (size / jnp.maximum(size.max(), jnp.finfo(a.dtype).tiny)).astype(jnp.float32)
     order = lax.bitcast_convert_type(size, jnp.int32)  # whole numbers are ordered as the floats are
     sample = jnp.sort(order[:: max(1, order.shape[0] // SAMPLE)])
     n, part = sample.shape[0], count / order.shape[0]
