@@ -98,7 +98,9 @@ class Unsupported(fp.attack.LittleIsEnough):
     nothing hides."""
 
     def sent(self, messages, heard, luck):
-        return self.replace(z=0.0).sent(messages, heard, luck) if self.z is None else super().sent(messages, heard, luck)
+        return (
+            self.replace(z=0.0).sent(messages, heard, luck) if self.z is None else super().sent(messages, heard, luck)
+        )
 
 
 class OfAll(fp.attack.FalseRows):
@@ -200,6 +202,7 @@ def test_garbage_is_normal_fresh_and_in_controls_alone(kind, right):
         "fresh": abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < few,
     }
     assert all(law.values()) is right
+
 
 def test_flipped_labels_are_those_of_the_liars():
     """Least squares: the end is the solution with -b at the liars; errors are measured from the honest one."""
