@@ -305,14 +305,15 @@ def damped(channel: Channel, arrived: Message, last: Message) -> Message:
 
 
 def _one_by_one(
-    function: Callable[[Task], tuple], tasks: Task, tick: Tick, rows: tuple[tuple, Array, Kept] | None = None
+    function: Callable[[Task], tuple], tasks: Task, tick: Tick, rows: tuple[Tree, Array | None, Kept] | None = None
 ) -> tuple:
     """function over the agents, one after the other, and what is heard of its first results.
 
     rows: everybody's memories, whose they are, and who keeps what comes of them: then each agent's row is fetched and
     written in its turn, and everybody's come back.
     """
-    everybody, who, keep = ((), jnp.zeros(tick.heard.shape, jnp.int32), None) if rows is None else rows
+    everybody, who, keep = rows or ((), None, None)
+    who = jnp.zeros(tick.heard.shape, jnp.int32) if who is None else who
 
     def fetched(task: Task, everybody: tuple, k: Array) -> Task:
         return task if keep is None else task._replace(kept=take(everybody, k))
