@@ -18,10 +18,11 @@ RANGE = re.compile(r"\((\d+)\)(?:-\((\d+)\))?")
 def rows(text):
     """(lecture, where, the names in the last column), row by row."""
     for section in re.split(r"^## ", text, flags=re.M)[1:]:
+        lecture = re.search(r"^Lecture (\d{3}):", section, flags=re.M)
         for line in section.splitlines():
             cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
             if line.startswith("|") and len(cells) == 3 and "`" in cells[2]:
-                yield section[:3], cells[0], re.findall(r"`([^`]+)`", cells[2])
+                yield lecture[1] if lecture else "", cells[0], re.findall(r"`([^`]+)`", cells[2])
 
 
 def places(where):

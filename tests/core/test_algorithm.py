@@ -42,7 +42,8 @@ def test_a_card_says_whether_its_method_is_for_networks():
 def test_every_card_says_what_the_table_and_the_citation_need(name):
     card = CATALOGUE[name]
     assert card.name == name and card.cls.card == card and getattr(fp, card.cls.__name__) is card.cls
-    assert card.title and card.summary and card.limit and card.references  # a lecture not all have
+    assert card.title and card.summary and card.limit and card.references
+    assert bool(card.lecture) == bool(card.taught)  # which lectures, by number and by name, or none
     assert (card.participation is None) or not set(card.participation) - {
         "Everyone",
         "Uniform",
@@ -82,7 +83,7 @@ def test_an_unknown_name_suggests_the_nearest(written, guess):
 
 
 def test_a_name_like_no_other_gets_the_list():
-    with pytest.raises(fp.FedpointError, match=r"Known: apfl, .*fedavg, .*scaffold") as caught:
+    with pytest.raises(fp.FedpointError, match=r"Known: diffusion, .*fedavg, .*scaffold") as caught:
         find("zzz")
     assert "did you mean" not in str(caught.value)
 

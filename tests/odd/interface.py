@@ -100,11 +100,12 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
         *("Problem.flipped", "LeastSquares.flipped", "Logistic.flipped", "RowsProblem.relabelled"),
         *("LeastSquares.own_for", "Loss.learnt", "Loss.whole", "Network.variations", "AnyModel.fit", "AnyModel.say"),
         *("AnyModel.labels", "AnyModel.local_loss", "AnyModel.measure", "PerAgent"),
-        "Tracker.follower",
+        *("Evaluation.best", "Evaluation.watched", "Tracker.follower"),
     ),
     PACKAGE: (
         *("colorado", "dialysis", "fashion_mnist", "lending_club", "MLflow.start", "MLflow.log", "MLflow.finish"),
         *("TensorBoard.start", "TensorBoard.log", "TensorBoard.finish", "WandB.start", "WandB.log", "WandB.finish"),
+        *("Torch", "Torch.content", "Torch.learnt", "Torch.noise", "Torch.row_metrics", "Torch.start", "Torch.whole"),
     ),
 }
 

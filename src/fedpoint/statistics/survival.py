@@ -343,5 +343,6 @@ def _excess(left: Left) -> tuple[np.ndarray, np.ndarray]:
     everybody = risk.sum(0)
     share = risk / np.maximum(everybody, 1)
     spread = d * (everybody - d) / np.maximum(everybody - 1, 1)  # hypergeometric
-    covariance = np.diag(share @ spread) - (share * spread) @ share.T
+    others = np.eye(len(share))[:, :, None] - share  # exactly 0 where one level is all that is at risk
+    covariance = np.einsum("jt,jkt->jk", share * spread, others)
     return (left.events - share * d).sum(1), covariance

@@ -1,4 +1,4 @@
-"""Writes the seconds of every test that passed to the file in FEDPOINT_DURATIONS (a plugin of tests/mutants.py)."""
+"""Writes the seconds of every test that passed to the file in FEDPOINT_DURATIONS (of `make mutants`)."""
 
 import json
 import os

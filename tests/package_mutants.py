@@ -1,7 +1,7 @@
 """How many small mistakes in the package would its tests notice? What `make mutants` runs.
 
-python tests/mutants.py                      # 300 mutants, drawn by a seed; goes on where it was interrupted
-python tests/mutants.py --count 50 --seed 1
+python tests/package_mutants.py                      # 300 mutants, drawn by a seed; goes on where it was interrupted
+python tests/package_mutants.py --count 50 --seed 1
 
 One copy of the package holds all sampled mutants, each as `(mistake if active(k) else original)`. The suite runs once
 without any, which says which tests reach which mutant; then each mutant is switched on and its tests run, the quick
@@ -197,7 +197,7 @@ def reached(only: list[str]) -> tuple[dict[int, list[str]], dict[str, float]]:
     if not report.exists():
         hits.unlink(missing_ok=True)
         more = {"FEDPOINT_REACHED": str(hits), "FEDPOINT_DURATIONS": str(report)}
-        pytest_of_copy(["-p", "mutants_durations", *only], {**more, "PYTEST_ADDOPTS": "-q"})
+        pytest_of_copy(["-p", "package_durations", *only], {**more, "PYTEST_ADDOPTS": "-q"})
     seconds: dict[str, float] = json.loads(report.read_text())
     tests = defaultdict(set)
     for line in hits.read_text().splitlines():
@@ -234,7 +234,7 @@ def page(mutants: list[Mutant], outcomes: dict[int, str], commit: str, seed: int
         "",
         "`make mutants` makes one small mistake at a time in the package (another comparison, sign, constant or",
         "branch, at places drawn with equal chances) and runs the tests of `make test` that reach it",
-        f"(`tests/mutants.py`; the {TESTS_OF_ONE} quickest of them). Some survivors change nothing that could be seen.",
+        f"(the {TESTS_OF_ONE} quickest of them). Some survivors change nothing that could be seen.",
         "",
         f"{datetime.date.today().isoformat()}, commit {commit[:7]}, seed {seed}: {len(missed)} of {len(outcomes)}"
         f" mutants were not noticed: {len(missed) / len(outcomes):.0%} (95 % interval {low:.0%} to {high:.0%}); "
@@ -261,8 +261,8 @@ def main() -> int:
     parser.add_argument("--tests", nargs="*", default=[], help="tests to run instead of all")
     given = parser.parse_args()
     mutants = lay_out(given.count, given.seed)
-    durations = PLACE / "tree" / "src" / "mutants_durations.py"
-    shutil.copy(Path(__file__).with_name("mutants_durations.py"), durations)
+    durations = PLACE / "tree" / "src" / "package_durations.py"
+    shutil.copy(Path(__file__).with_name("package_durations.py"), durations)
     tests, seconds = reached(given.tests)
     print(f"{len(mutants)} mutants; {len(seconds)} tests pass, {len(tests)} mutants are reached", flush=True)
     kept = PLACE / "outcomes.jsonl"

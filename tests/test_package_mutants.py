@@ -4,7 +4,7 @@ import ast
 import sys
 import types
 
-import mutants
+import package_mutants as mutants
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
