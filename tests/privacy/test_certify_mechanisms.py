@@ -54,9 +54,9 @@ def shares_of_noise(luck):
     return lambda us: np.mean([clipped(u) + luck(u, Z / math.sqrt(len(us))) for u in us], axis=0)
 
 
-def laplace(luck):
-    """Updates of one number each way: clipped in the sum of absolute values to 1, noise of scale 1."""
-    return lambda u: u * min(1.0, 1 / max(np.abs(u).sum(), 1e-300)) + luck.rng.laplace(scale=1.0, size=u.shape)
+def laplace(luck, scale=1.0):
+    """Clipped in the sum of absolute values to 1, which shortens some updates of norm 1/2 as well."""
+    return lambda u: u * min(1.0, 1 / max(np.abs(u).sum(), 1e-300)) + luck.rng.laplace(scale=scale, size=u.shape)
 
 
 def says_nothing(luck):
@@ -70,6 +70,7 @@ RIGHT = {
     "sum, then noise": (sum_then_noise, {"agents": N}),
     "shares of noise": (shares_of_noise, {"agents": N}),
     "Laplace": (laplace, {}),
+    "Laplace, no more than needed": (lambda luck: laplace(luck, 0.5), {}),
     "nothing at all": (says_nothing, {}),
 }
 
