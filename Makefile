@@ -19,7 +19,7 @@ LOWEST := tests/cli/test_cli_commands.py tests/cli/test_cli_run.py tests/cli/tes
   tests/report/test_plots.py tests/statistics/test_sums.py tests/statistics/test_table_one.py tests/test_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all mutants test-lowest test-torch check release bench bench-peers docs docs-check clean compiled
+.PHONY: help run setup test test-all mutants test-lowest test-torch check release bench bench-peers scoreboard docs docs-check clean compiled
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -37,7 +37,7 @@ test-all: check ## every test, slow ones included, file by file; goes on where i
 	$(BIN)/python tests/every_test.py $(ARGS)
 
 mutants: $(READY_DEV) ## make 300 small mistakes in the package and see which of them the tests notice (benchmarks/MUTANTS.md)
-	$(BIN)/python tests/mutants.py $(ARGS)
+	$(BIN)/python tests/package_mutants.py $(ARGS)
 
 # Types are checked on one core; on the other one all modules and tests are compiled, which the two processes of the
 # tests would otherwise both do.
@@ -75,6 +75,9 @@ release: $(READY_RELEASE) ## build, inspect, install the wheel in a clean enviro
 
 bench: $(READY_BENCH) ## install the bench extra, then time the engine (JOB=alarm, cluster, federation, forecast, lsa, networks, tables: those)
 	$(BIN)/python benchmarks/$(JOB).py $(ARGS)
+
+scoreboard: $(READY) ## install other frameworks below build/peers, certify their methods and mechanisms (benchmarks/SCOREBOARD.md)
+	$(BIN)/python benchmarks/peers/scoreboard.py $(ARGS)
 
 bench-peers: $(READY) ## install other frameworks below build/peers, measure fedpoint beside them (benchmarks/RESULTS.md)
 	$(BIN)/python benchmarks/peers $(ARGS)

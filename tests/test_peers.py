@@ -15,6 +15,9 @@ sys.path.insert(0, str(PEERS))
 common, draws, explain, jobs, page, processes, catalogue = (
     importlib.import_module(name) for name in ("common", "draws", "explain", "jobs", "page", "processes", "catalogue")
 )
+scoreboard, certificates, mechanisms, numpy_loops = (
+    importlib.import_module(name) for name in ("scoreboard", "certificates", "mechanisms", "numpy_loops")
+)
 sys.path.remove(str(PEERS))
 
 ROUNDS = 2
@@ -137,19 +140,6 @@ FOUND = {
         _run("fedlab", "agents-100", 1e-2),
         _run("fedlab", "agents-100000", 1e-2),
     ],
-    "certificates": [
-        {
-            "peer": "pfl",
-            "method": "scaffold",
-            "version": "0.6",
-            "passed": False,
-            "ends": "it diverges (within 9 rounds)",
-            "some": "",
-            "mistake": "weights_dropped",
-            "reason": "",
-            "error": "",
-        }
-    ],
 }
 
 
@@ -164,7 +154,6 @@ def test_the_page_says_what_was_found():
     assert rows["pfl"][0] == "ValueError: verbatim"
     assert "- FedLab: it counts from one. A NumPy loop that does so ends at its model (apart 1e-09)." in text
     assert "does not install: ERROR: no such package" in text
-    assert "| pfl 0.6 | scaffold | no | it diverges (within 9 rounds) |  | weights dropped |" in text
     assert page.fastest(FOUND["runs"]) == ["fedjax", "fedlab"]
 
 
@@ -202,6 +191,66 @@ def test_the_picture_is_drawn(tmp_path):
 
 def test_peers_have_a_file_each_and_do_jobs_that_exist():
     for name, peer in catalogue.PEERS.items():
-        assert (PEERS / f"run_{name}.py").exists()
+        assert (PEERS / f"run_{name}.py").exists() == bool(peer.jobs)
         assert set(peer.jobs) <= set(jobs.JOBS) and peer.kind in ("framework", "primitives", "plain")
     assert os.fspath(catalogue.PLACE).endswith("build/peers")
+
+
+@pytest.mark.parametrize(
+    ("peer", "method", "mistake"),
+    [
+        ("fedlab", "scaffold", "weights_dropped"),
+        ("fedlab", "fedprox", "weights_dropped"),
+        ("pfl", "fedprox", "weights_renormalised"),
+        ("flower", "fedprox", "pull_not_squared"),
+    ],
+)
+def test_a_loop_in_numpy_is_convicted_of_the_mistake_that_it_makes(peer, method, mistake):
+    verdict = certificates.Verdict(peer, method)
+    certificates.examine(numpy_loops.LOOPS[peer, method], method, verdict)
+    assert not verdict.passed and verdict.mistake == mistake
+
+
+def test_a_loop_in_numpy_without_mistakes_is_told_from_those_with_them():
+    """Everyone with p_k is FedProx; who is compared with another loop is apart from it."""
+    right, wrong = numpy_loops.prox(weighted=True), numpy_loops.prox(weighted=True, squared=False)
+    assert numpy_loops.apart(right, numpy_loops.prox(weighted=True)) == 0.0
+    assert numpy_loops.apart(right, wrong) > 1e-3
+    loops = {id(loop): loop for loop in numpy_loops.LOOPS.values()}
+    assert all(np.isfinite(numpy_loops.play(loop)).all() for loop in loops.values())
+
+
+def test_the_scoreboard_says_what_was_found():
+    method = {"peer": "pfl", "method": "scaffold", "version": "0.6", "passed": False, "error": "", "apart": 2e-16}
+    method |= {"ends": "it diverges (within 9 rounds)", "some": "", "mistake": "weights_dropped", "reason": ""}
+    mechanism = {"peer": "flower", "mechanism": "LocalDpMod, sensitivity 0.01", "setting": "s", "epsilon": 2.0}
+    mechanism |= {"version": "1", "passed": False, "least": float("inf"), "mistake": "too little noise", "error": ""}
+    late = {"peer": "fluke", "method": "fednova", "version": "", "error": "not done after 300 s"}
+    shown = {"script": "pfl_scaffold.py", "shown": False, "printed": ["it is 1"]}
+    found = {"methods": [method, late], "mechanisms": [mechanism], "reproductions": [shown]}
+    text = scoreboard.text(found | {"installed": {"appfl": "no such package"}})
+    script = "[pfl_scaffold.py](peers/reproductions/pfl_scaffold.py)"
+    assert (
+        f"| pfl 0.6 | scaffold | **no** | it diverges (within 9 rounds) |  | weights dropped | 2e-16 | {script} |"
+        in text
+    )
+    assert "| fluke | fednova | not examined: not done after 300 s |  |  |  |  |  |" in text
+    assert (
+        "| Flower 1 | LocalDpMod, sensitivity 0.01 | s | 2 | without bound | **convicted** | too little noise |" in text
+    )
+    assert "- `pfl_scaffold.py` (**not shown**): it is 1" in text and "APPFL does not install: no such package" in text
+    method["apart"] = 0.1
+    assert "| 1e-01 **another** |" in scoreboard.text(found | {"installed": {}})
+
+
+def test_everything_on_the_scoreboard_has_its_files():
+    for peer, methods in certificates.SHIPPED.items():
+        assert (PEERS / f"conform_{peer}.py").exists() and set(methods) <= set(certificates.SETTINGS)
+        assert all((peer, method) in numpy_loops.LOOPS for method in methods)
+    named = {(c.peer, c.mechanism) for c in scoreboard.CLAIMS} | {
+        (p, m) for p, ms in certificates.SHIPPED.items() for m in ms
+    }
+    assert set(scoreboard.REPRODUCTIONS) <= named
+    assert {p.name for p in (PEERS / "reproductions").glob("*.py")} == set(scoreboard.REPRODUCTIONS.values())
+    for claim in scoreboard.CLAIMS:
+        assert f'"{claim.mechanism}"' in (PEERS / f"mechanisms_{claim.peer}.py").read_text()

@@ -1,6 +1,6 @@
 """fedpoint beside other frameworks: the same jobs, data, splits and draws, in one go.
 
-    python benchmarks/peers [--peers a,b] [--jobs x,y] [--no-certificates] [--json FILE]
+    python benchmarks/peers [--peers a,b] [--jobs x,y] [--json FILE]
 
 Each peer, and fedpoint, is installed from its package into an environment of its own below build/peers. Writes
 benchmarks/RESULTS.md and docs/peers.png, unless a part was chosen.
@@ -16,14 +16,12 @@ import signal
 import statistics
 import sys
 import time
-import venv
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import catalogue
-import certificates
 import draws
+import environments
 import explain
 import jobs
 import numpy as np
@@ -34,37 +32,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 HERE = Path(__file__).resolve().parent
-INSTALL = 1800.0  # seconds for one environment
 OWN = 180.0  # seconds for fedpoint at one job
 AGAIN, AGAIN_SCALED = 4, 2  # times that what decides a target is measured after the first time, in turn
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
-
-def install(environment: str, packages: tuple[str, ...], needs: str = "") -> tuple[Path, str]:
-    """The Python of an environment with these packages, and what went wrong. Made anew when they or `needs` change."""
-    folder = PLACE / environment
-    python, stamp = folder / "bin" / "python", folder / "packages.txt"
-    wanted = "\n".join(packages) + needs
-    if stamp.exists() and stamp.read_text() == wanted:
-        return python, ""
-    venv.create(folder, with_pip=True, clear=True)
-    error = pip(python, *packages)
-    if not error:
-        stamp.write_text(wanted)
-    return python, error
-
-
-def pip(python: Path, *arguments: str) -> str:
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
-    return processes.run(command, PLACE / f"{python.parents[1].name}-install.log", INSTALL, {}, online=True).error
-
-
-def install_fedpoint() -> tuple[Path, str]:
-    """From its package too: what others have to load, and what they do not, is the same for all."""
-    root, needs = str(catalogue.ROOT), ("pyproject.toml", "constraints.txt")
-    made_from = "\n".join((catalogue.ROOT / name).read_text() for name in needs)
-    python, error = install("fedpoint", ("-c", str(catalogue.ROOT / "constraints.txt"), root), made_from)
-    return python, error or pip(python, "--no-deps", "--force-reinstall", root)  # its source may be another by now
 
 
 def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: str) -> dict[str, Any]:
@@ -111,8 +81,8 @@ def figures(job: jobs.Job, told: dict[str, Any], model: np.ndarray) -> dict[str,
 class Measurement:
     """All of it, step by step."""
 
-    def __init__(self, peers: list[str], chosen: list[str], certify: bool, console: Console):
-        self.peers, self.console, self.certify = [PEERS[p] for p in peers], console, certify
+    def __init__(self, peers: list[str], chosen: list[str], console: Console):
+        self.peers, self.console = [PEERS[p] for p in peers], console
         self.main = [job for job in jobs.MAIN if job.name in chosen]
         self.scaling = [job for job in jobs.JOBS.values() if job not in jobs.MAIN and job.name in chosen]
         self.pythons: dict[str, Path] = {}
@@ -120,18 +90,19 @@ class Measurement:
             "machine": machine(),
             "installed": {},
             "runs": [],
-            "certificates": [],
             "loads": [],
         }
 
     def install(self) -> None:
         self.console.log("installing fedpoint")
-        self.own, error = install_fedpoint()
+        self.own, error = environments.install_fedpoint()
         if error:
             sys.exit(f"fedpoint does not install: {error}")
         for peer in self.peers:
             self.console.log(f"installing {peer.title}")
-            python, error = install(peer.environment or peer.name, peer.packages) if peer.packages else (self.own, "")
+            python, error = (
+                environments.install(peer.environment or peer.name, peer.packages) if peer.packages else (self.own, "")
+            )
             self.found["installed"][peer.name] = error
             if error:
                 self.console.log(f"  [red]{peer.title} does not install[/]: {error}")
@@ -141,9 +112,8 @@ class Measurement:
     def run(self) -> dict[str, Any]:
         self.begun = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        shipped = [(p, m) for p in self.pythons for m in certificates.SHIPPED.get(p, ())] if self.certify else []
         again = 2 * AGAIN * sum(job.name in page.TARGETS for job in self.main)
-        total = len(self.main) * (1 + len(self.pythons)) + again + len(self.scaling) * 4 + len(shipped)
+        total = len(self.main) * (1 + len(self.pythons)) + again + len(self.scaling) * 4
         with Progress(*columns, console=self.console, transient=True) as bar:
             task = bar.add_task("", total=total)
 
@@ -155,7 +125,6 @@ class Measurement:
             for job in self.scaling:
                 self._scaled(job, step)
             self._decide(step)
-            self._certify(shipped, step)
         return self.found
 
     def _save(self) -> None:
@@ -222,20 +191,6 @@ class Measurement:
         if large in self.scaling and "jax" in self.pythons:
             self._in_turn(AGAIN_SCALED, [("fedpoint", large), ("jax", large)], step)
 
-    def _certify(self, shipped: list[tuple[str, str]], step: Any) -> None:
-        """As many at once as there are processors: nothing is timed here."""
-
-        def one(peer: str, method: str) -> Any:
-            log = PLACE / "out" / f"certificate-{peer}-{method}.txt"
-            return certificates.certify(self.pythons[peer], peer, method, log)
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            verdicts = [(peer, method, pool.submit(one, peer, method)) for peer, method in shipped]
-            for peer, method, verdict in verdicts:
-                self.found["certificates"].append(vars(verdict.result()))
-                step(f"certificate: {peer}, {method}")
-                self._save()
-
 
 def machine() -> str:
     with open("/proc/cpuinfo") as file:
@@ -249,9 +204,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", help=f"only these, by commas: {', '.join(PEERS)}")
     parser.add_argument("--jobs", help=f"only these, by commas: {', '.join(jobs.JOBS)}")
-    parser.add_argument(
-        "--no-certificates", action="store_true", help="leave out the peers' methods through fp.certify"
-    )
     parser.add_argument("--json", type=Path, help="the figures, also into this file")
     parser.add_argument("--page", action="store_true", help="write the page again, from build/peers/results.json")
     options = parser.parse_args()
@@ -270,7 +222,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     console = Console(stderr=True)
     PLACE.mkdir(parents=True, exist_ok=True)
-    measurement = Measurement(peers, chosen, not options.no_certificates, console)
+    measurement = Measurement(peers, chosen, console)
     measurement.install()
     for name in ("cache", "out"):
         shutil.rmtree(PLACE / name, ignore_errors=True)
@@ -280,7 +232,7 @@ def main() -> int:
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     print(page.text(found))
-    if options.peers or options.jobs or options.no_certificates:
+    if options.peers or options.jobs:
         console.log("a part was measured: benchmarks/RESULTS.md stays as it is")
     else:
         write(found)

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-STEP, STEPS, PULL, Q = 0.05, (2, 3, 4, 5, 3), 0.7, 1.0  # the same as in certificates.py, which says so to certify
+STEP, STEPS, PULL, Q = 0.05, (2, 3, 4, 5, 3), 0.7, 1.0  # certificates.py says so to certify
 
 
 class Agent:

@@ -41,13 +41,16 @@ PEERS = {
              packages=("fedjax==0.0.17", "jax==0.4.30", "jaxlib==0.4.30", "dm-haiku==0.0.12", "optax==0.2.4",
                        "numpy<2", "scipy<1.14")),
         Peer("fedlab", "FedLab", "framework", (TORCH, "fedlab==1.3.0"), EVERY,
-             note="an empty module stands for torchvision, whose registry build does not load beside CPU torch"),
+             note="empty modules stand for torchvision, whose registry build does not load beside CPU torch"),
         Peer("pfl", "pfl", "framework", (TORCH, "pfl==0.6.0"), EVERY, note="changes are averaged in single precision"),
         Peer("flower", "Flower", "framework", ("flwr[simulation]==1.41.0", TORCH), ("streamed", "softmax"), 5, 120.0,
-             note="clients in NumPy, by Ray on two cores; torch is for the certificates alone", many=True),
+             note="clients in NumPy, by Ray on two cores; torch is for the scoreboard alone", many=True),
         Peer("nvflare", "NVFlare", "framework", ("nvflare==2.9.0", TORCH), ("softmax", "scaffold"), 2, 200.0,
              note="clients in NumPy; the simulator on two threads starts a process for a client's turn, asked or not; "
              "only those are simulated whom the two rounds ask", many=True),
+        Peer("appfl", "APPFL", "framework", (TORCH, "appfl==1.12.0"), (), note="on the scoreboard only"),
+        Peer("fluke", "fluke", "framework", (TORCH, "fluke-fl==0.8.1"), (), note="on the scoreboard only, with empty "
+             "modules in the place of torchvision"),
         Peer("drjax", "DrJAX", "primitives", ("drjax==0.2.1", "jax==0.10.2"), FEDAVG,
              note="broadcast, map and mean; all else is the hand-written loop"),
         Peer("jax", "JAX, hand-written", "plain", jobs=FEDAVG),

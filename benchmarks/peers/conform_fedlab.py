@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 import bridge
-import fedlab_import  # noqa: F401
+import no_torchvision  # noqa: F401
 import torch
 from bridge_torch import Point, loss
 from fedlab.contrib.algorithm.fednova import FedNovaSerialClientTrainer, FedNovaServerHandler

@@ -151,7 +151,6 @@ def text(found: dict[str, Any]) -> str:
         ("Scaling in local steps: microseconds a round, L = 10, d = 10, batch 1", jobs.STEPS, 1e6),
     ):
         lines += _scaling(results, title, group, unit)
-    lines += _certificates(found)
     lines += _targets(results)
     lines += _notes(found)
     return "\n".join(lines).rstrip() + "\n"
@@ -255,34 +254,6 @@ def _scaling(results: Results, title: str, group: tuple[jobs.Job, ...], unit: fl
         aparts = [a for p in names[1:] if (a := results.first(p, job.name).get("apart")) is not None]
         apart = f"{max(aparts):.0e}" if aparts else ""
         lines.append(f"| {job.title} | " + " | ".join(cells) + f" | {apart} |")
-    return [*lines, ""]
-
-
-def _certificates(found: dict[str, Any]) -> list[str]:
-    if not found["certificates"]:
-        return []
-    lines = [
-        "## What the peers' own methods converge to",
-        "",
-        "Each goes through `fp.certify` (docs/certify.md): five agents with unequal weights and numbers of steps, "
-        "exact gradients. Weights are handed over where the peer takes them. Flower's FedProx client is that "
-        "of its docstring; its q-FedAvg client reports the loss at the start. FedLab's q-FedAvg as shipped stops "
-        "with AttributeError "
-        "('qFedAvgClientTrainer' object has no attribute 'lr'): lr was set by hand. pfl's changes are kept in double "
-        'precision here. "Weights renormalised" is what averaging by numbers of examples does to a selection. '
-        "A conviction names a known mistake that was seen; it need not be the only one, nor why a method diverges.",
-        "",
-        "| peer | method | as it claims | everyone takes part | some take part | conviction |",
-        "|---|---|---|---|---|---|",
-    ]
-    for v in found["certificates"]:
-        title = f"{PEERS[v['peer']].title} {v['version']}".strip()
-        if v["error"]:
-            lines.append(f"| {title} | {v['method']} | not examined: {v['error']} | | | |")
-            continue
-        ends, some = v["ends"].split(";")[0], v["some"]
-        passed = "yes" if v["passed"] else "no"
-        lines.append(f"| {title} | {v['method']} | {passed} | {ends} | {some} | {v['mistake'].replace('_', ' ')} |")
     return [*lines, ""]
 
 

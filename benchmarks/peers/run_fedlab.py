@@ -3,7 +3,7 @@
 import sys
 from importlib.metadata import version
 
-import fedlab_import  # noqa: F401
+import no_torchvision  # noqa: F401
 from common import Clock, Job, report
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler
