@@ -1,6 +1,6 @@
 """What does a channel cost? The time of a round with it over that of the plain round, measured in turn in one run.
 
-    python benchmarks/channels.py [--repeats 5] [--models linear mlp-100k mlp-1m] [--only top_k ...] [--write]
+    python benchmarks/channels.py [--repeats 7] [--models linear mlp-100k mlp-1m] [--only top_k ...] [--write]
 
 `--write` puts the figures into benchmarks/CHANNELS.md. Process time of all threads, medians of interleaved repeats;
 models in single precision, batch 20, five local steps, ten of twenty agents a round.
@@ -45,7 +45,7 @@ def linear(d: int = 1000) -> tuple[fp.problems.Problem, int]:
     draw = np.random.default_rng(0)
     X = draw.normal(size=(AGENTS * ROWS, d)).astype(np.float32) / np.sqrt(d)
     y = X.sum(1)
-    return problem(lambda w, batch: ((batch[0] @ w - batch[1]) ** 2).mean(), np.zeros(d, np.float32), (X, y)), 60
+    return problem(lambda w, batch: ((batch[0] @ w - batch[1]) ** 2).mean(), np.zeros(d, np.float32), (X, y)), 300
 
 
 def mlp(inputs: int, hidden: int, rounds: int) -> tuple[fp.problems.Problem, int]:
@@ -71,8 +71,8 @@ def problem(loss, params, data) -> fp.problems.Problem:
 
 MODELS = {
     "linear": lambda: linear(),
-    "mlp-100k": lambda: mlp(200, 476, 3),
-    "mlp-1m": lambda: mlp(784, 1259, 1),
+    "mlp-100k": lambda: mlp(200, 476, 20),
+    "mlp-1m": lambda: mlp(784, 1259, 4),
 }
 
 
@@ -81,23 +81,21 @@ def measure(model: str, names: list[str], repeats: int) -> dict[str, float]:
     made, rounds = MODELS[model]()
     method = fp.FedAvg(step=0.05, local_steps=STEPS)
 
-    def job(name: str, count: int) -> float:
-        begun = time.process_time()
-        fp.run(method, made, count, participation=HEARD, channel=CHANNELS[name], record_every=MOST)
-        return time.process_time() - begun
-
-    for name in names:
-        job(name, 1)  # compiles
+    runs = {  # begun, and compiled
+        name: fp.run(method, made, 1, participation=HEARD, channel=CHANNELS[name], record_every=MOST) for name in names
+    }
     taken: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(repeats):
-        for name in names:  # what a run takes besides its rounds is the same in both
-            taken[name].append((job(name, 3 * rounds) - job(name, rounds)) / (2 * rounds))
+    for turn in range(repeats):
+        for name in names:
+            begun = time.process_time()
+            runs[name] = runs[name].extend(1 + (turn + 1) * rounds)
+            taken[name].append((time.process_time() - begun) / rounds)
     return {name: 1000 * float(np.median(times)) for name, times in taken.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--models", nargs="*", default=list(MODELS))
     parser.add_argument("--only", nargs="*", default=[name for name in CHANNELS if name != "plain"])
     parser.add_argument("--write", action="store_true")

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import own_models
 from right import STEP, STEPS, hessian_of_all, scale
 
 import fedpoint as fp
@@ -374,7 +375,7 @@ def upwards(H, g):
     return -np.linalg.solve(H, g)
 
 
-FUNCTIONS = {
+FUNCTIONS = own_models.BROKEN | {
     ("newton_steps_averaged", ""): (own_newton_steps, "fednewton", {}),
     ("hessian_summed", ""): (newton(lambda w, agents: len(agents) * hessian_of_equals(w, agents)), "fednewton", {}),
     ("hessian_diagonal", ""): (newton(diagonal), "fednewton", {}),
@@ -685,6 +686,18 @@ class Extrapolates(fp.FedAvg):
         return 2 * steps
 
 
+class PulledAway(fp.Ditto):
+    """The own model is pushed away from the common one."""
+
+    def slope(self, w, v, field):
+        return field(v) - self.pull * (v - w)
+
+
+class SwapsTheMixture(fp.APFL):
+    def _mixed(self, v, w):
+        return v + self.mix * (w - v)
+
+
 # class: (object, claim or None where the base class says it, mistake)
 CLASSES = {
     "UnsquaredProx": (UnsquaredProx(0.1, 3, 0.5), "fedprox", "pull_not_squared"),
@@ -697,6 +710,8 @@ CLASSES = {
     "FlipsCorrection": (FlipsCorrection(0.1, 3), None, "correction_sign_flipped"),
     "DividesBySelected": (DividesBySelected(0.1, 3), None, "control_divided_by_selected"),
     "NotPerStep": (NotPerStep(0.1, 3), None, "control_per_wrong_steps"),
+    "PulledAway": (PulledAway(0.1, 3, pull=0.5), None, "pull_sign_flipped"),
+    "SwapsTheMixture": (SwapsTheMixture(0.1, 3, mix=0.3), None, "mixture_swapped"),
     "ServerStepInControl": (ServerStepInControl(0.1, 3), None, "server_step_in_control"),
     "LosesCorrection": (LosesCorrection(0.1, local_steps=3), None, "control_never_stored"),
     "FullCorrection": (FullCorrection(0.1, local_steps=3), None, "probability_missing"),

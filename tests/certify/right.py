@@ -5,6 +5,7 @@ references inside fedpoint. Unequal local steps are looked up by `agent.index`.
 """
 
 import numpy as np
+import own_models
 
 STEP = 0.05
 STEPS = [1, 4, 2, 3, 2]
@@ -206,7 +207,7 @@ def fednewton(w, agents):
     return w - np.linalg.solve(hessian_of_all(w, agents), g)
 
 
-FUNCTIONS = {
+FUNCTIONS = own_models.RIGHT | {
     "gradient descent": (gradient_descent, "gradient_exchange", {"step": STEP}),
     "gradient descent, observed": (gradient_descent, "gradient_exchange", {}),
     "parameter exchange": (parameter_exchange, "parameter_exchange", {"step": STEP}),

@@ -131,6 +131,31 @@ class Central:
         F, D = self.f(w), (w - descent(self.g, w, [s] * 2)) / s
         return w - F**1.5 * D / (1.5 * F**0.5 * (D @ D) + F**1.5 / s)
 
+    def ditto(self, w, r, s):
+        v = getattr(self, "own", w)
+        for _ in range(3):
+            v = v - s * (self.g(v) + 0.4 * (v - w))
+        self.own = v
+        return descent(self.g, w, [s] * 3)
+
+    def fine_tuned(self, w, r, s):
+        self.own = descent(self.g, w, [s] * 2)
+        return descent(self.g, w, [s] * 3)
+
+    def apfl(self, w, r, s):
+        v = self.v = getattr(self, "v", w)
+        for _ in range(2):
+            v = v - s * 0.6 * self.g(0.6 * v + 0.4 * w)
+        self.v, w = v, descent(self.g, w, [s] * 2)
+        self.own = 0.6 * v + 0.4 * w
+        return w
+
+    def pfedme(self, w, r, s):
+        for _ in range(2):
+            self.own = self.prox(w, s / 2)
+            w = w - 0.3 * s * (w - self.own)
+        return w
+
     def momentum(self, w, r, s):
         self.m = 0.7 * getattr(self, "m", 0) - (descent(self.g, w, [s] * 2) - w)
         return w - 0.9 * self.m
@@ -178,6 +203,7 @@ class Instance:
     make: Callable
     central: str | None  # the method of `Central`; None where it is random
     number: str = "step"  # the field that is varied
+    personal: bool = False  # a model at each agent, in `Central.own`
     engine: bool = True  # also under what the engine may choose, not only under the mathematics
 
 
@@ -235,6 +261,14 @@ INSTANCES = {
     "Scaffnew": Instance("scaffnew", lambda s, k, p: fp.Scaffnew(s, probability=0.4), None),
     "Scaffnew, fixed": Instance("scaffnew", lambda s, k, p: fp.Scaffnew(s, local_steps=3), "three", engine=False),
     "q-FedAvg": Instance("qfedavg", lambda s, k, p: fp.QFedAvg(1.5, s, 2), "qfedavg"),
+    "Ditto": Instance("ditto", lambda s, k, p: fp.Ditto(s, 3, pull=0.4), "ditto", personal=True),
+    "Fine-tuning": Instance(
+        "fine_tuned", lambda s, k, p: fp.FineTuned(s, 3, own_steps=2), "fine_tuned", personal=True
+    ),
+    "APFL": Instance("apfl", lambda s, k, p: fp.APFL(s, 2, mix=0.6), "apfl", personal=True),
+    "pFedMe": Instance(
+        "pfedme", lambda s, k, p: fp.PFedMe(0.3, s, local_steps=2), "pfedme", number="pull", personal=True
+    ),
     "FedAvgM": Instance(
         "fedopt", lambda s, k, p: fp.FedAvgM(s, 2, server_step=0.9, momentum=0.7), "momentum", engine=False
     ),

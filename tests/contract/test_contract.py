@@ -25,7 +25,7 @@ WRAPPED = ("Extrapolated", "Averaged")
 # To the engine these are FedAvg again (one hub, no memory, local steps) or SCAFFOLD twice. All are in `make test-all`.
 LIKE_FEDAVG = (
     *("GradientExchange", "ParameterExchange", "FedProx", "FedProx, exact", "GeneralRule", "FedNova", "q-FedAvg"),
-    *("FedDyn", "FedExP", "Mime"),
+    *("FedDyn", "FedExP", "Mime", "Fine-tuning", "APFL", "pFedMe"),
     *WRAPPED,
 )
 under_the_engine = pytest.mark.parametrize(
@@ -35,6 +35,11 @@ under_the_engine = pytest.mark.parametrize(
 
 def algorithm(name, step=STEP, agents=ALL, part=1.0):
     return INSTANCES[name].make(step, np.asarray(agents), part)
+
+
+def of_agents(name, models, agents):
+    """The models as these agents have them: the same for all, but of methods with own ones."""
+    return models[:, :, agents] if INSTANCES[name].personal else models
 
 
 def bowls(agents=ALL, part=None, noise=0.0):
@@ -91,7 +96,7 @@ def test_permuting_agents_permutes_the_result(name):
     order = np.array([2, 0, 3, 1])
     plain = fp.run(algorithm(name), bowls(), rounds=6, exact=True)
     moved = fp.run(algorithm(name, agents=order), bowls(order), rounds=6, exact=True)
-    np.testing.assert_allclose(moved.history, plain.history, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(moved.history, of_agents(name, plain.history, order), rtol=1e-12, atol=1e-12)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b[:, order], rtol=1e-10, atol=1e-11), moved.memories, plain.memories
     )
@@ -103,7 +108,7 @@ def test_splitting_an_agent_into_halves_changes_nothing(name):
     agents, part = np.array([0, 1, 1, 2, 3]), np.array([1, 0.5, 0.5, 1, 1])
     whole = fp.run(algorithm(name), bowls(), rounds=6, exact=True)
     split = fp.run(algorithm(name, agents=agents, part=part), bowls(agents, part), rounds=6, exact=True)
-    np.testing.assert_allclose(split.history, whole.history, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(split.history, of_agents(name, whole.history, agents), rtol=1e-10, atol=1e-10)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b[:, agents], rtol=1e-9, atol=1e-10), split.memories, whole.memories
     )
@@ -130,8 +135,8 @@ def test_one_agent_is_the_centralised_method(name):
     else:
         for r in range(rounds):
             w = getattr(plain, INSTANCES[name].central)(w, r, STEP)
-            path.append(w)
-    np.testing.assert_allclose(run.history[0], path, rtol=1e-12, atol=1e-13)
+            path.append(plain.own if INSTANCES[name].personal else w)
+    np.testing.assert_allclose(run.history[0].reshape(rounds + 1, 3), path, rtol=1e-12, atol=1e-13)
 
 
 # The program of a run.
@@ -299,6 +304,22 @@ def test_agents_batched_are_agents_mapped(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12), one.memories(), two.memories())
 
 
+@pytest.mark.parametrize("participation", [fp.participation.Poisson(0.4), fp.ByWeight(3)], ids=["empty", "repeated"])
+def test_rows_are_fetched_and_written_in_turn(participation):
+    """One agent after the other, each with its own row of what it and the channel remember; places that are empty carry
+    somebody's number, and repeated ones somebody's second time."""
+    channel = fp.channel.TopK(0.4)
+    asked = Experiment(fp.Scaffold(step=STEP, local_steps=2), NOISY, participation=participation, channel=channel)
+    one, two = (Session(asked.bind(), 1) for _ in range(2))
+    two.layout = dataclasses.replace(one.layout, mapped=True)
+    assert not one.layout.mapped
+    np.testing.assert_allclose(histories(one, 12), histories(two, 12), rtol=1e-12, atol=1e-13)
+    for kept in ("memory", "wire"):
+        a, b = (jax.tree.leaves(getattr(made.state, kept)) for made in (one, two))
+        assert a and all(np.asarray(x).any() for x in a)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-12), a, b)
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=pytest.mark.slow) if n in LIKE_FEDAVG else n for n in ENGINE if INSTANCES[n].number],
@@ -412,7 +433,7 @@ def test_a_tree_of_arrays_is_the_flat_array(name):
     tree, flat = train(name, TREE), train(name, FLAT)
     parts = tree.history
     assert set(parts) == {"V", "b", "u"}
-    joined = np.concatenate([parts["V"].reshape(1, -1, 6), parts["b"], parts["u"]], axis=2)
+    joined = np.concatenate([parts["V"].reshape(*parts["b"].shape[:-1], 6), parts["b"], parts["u"]], axis=-1)
     np.testing.assert_allclose(joined, flat.history, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(tree.loss, flat.loss, rtol=1e-12)
     assert tree.cost == flat.cost
@@ -528,7 +549,7 @@ ON_NETWORKS = [
     fp.FedGD(step=0.1, coupling=0.2),
     fp.FedSGD(step=0.1, coupling=0.2),
     fp.FedRelax(coupling=0.5),
-    *(algorithm(name) for name in ENGINE if algorithm(name).sends_changes()),
+    *(algorithm(name) for name in ENGINE if algorithm(name).sends_changes() and not INSTANCES[name].personal),
 ]
 
 

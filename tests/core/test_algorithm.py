@@ -83,7 +83,7 @@ def test_an_unknown_name_suggests_the_nearest(written, guess):
 
 
 def test_a_name_like_no_other_gets_the_list():
-    with pytest.raises(fp.FedpointError, match=r"Known: diffusion, .*fedavg, .*scaffold") as caught:
+    with pytest.raises(fp.FedpointError, match=r"Known: apfl, .*fedavg, .*scaffold") as caught:
         find("zzz")
     assert "did you mean" not in str(caught.value)
 

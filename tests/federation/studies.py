@@ -25,7 +25,9 @@ IN_STEP = ("exact_diffusion", "extra", "gradient_tracking", "push_sum")  # their
 TWICE = ("fedlin", "mime")  # they ask twice in a round, and sites answer once: refused
 UNEQUAL = {"per_agent": [1, 3, 2]}
 METHODS = {  # numbers for every name that a file may give an algorithm, and what else its study needs
+    "apfl": ({"step": 0.05, "local_steps": 2, "mix": 0.6}, {}),
     "diffusion": ({"step": 0.05, "local_steps": 2}, {"network": MIXING}),
+    "ditto": ({"step": 0.05, "local_steps": 2, "pull": 0.4}, {}),
     "exact_diffusion": ({"step": 0.05}, {"network": MIXING}),
     "extra": ({"step": 0.05}, {"network": MIXING}),
     "gradient_tracking": ({"step": 0.05}, {"network": MIXING}),
@@ -46,9 +48,11 @@ METHODS = {  # numbers for every name that a file may give an algorithm, and wha
     "fedrelax": ({"coupling": 0.5}, {"problem": FULL, "network": {"edges": [["a", "b"], ["b", "c"]]}}),
     "fedsgd": ({"step": 0.05, "coupling": 0.5}, {"network": "complete"}),
     "fedyogi": ({"step": 0.05, "local_steps": 2}, {}),
+    "fine_tuned": ({"step": 0.05, "local_steps": 2, "own_steps": 3}, {}),
     "general_rule": ({"step": 0.05, "local_steps": 3, "momentum": 0.5, "pull": 0.3}, {}),
     "gradient_exchange": ({"step": 0.05}, {}),
     "parameter_exchange": ({"step": 0.05}, {}),
+    "pfedme": ({"step": 0.05, "local_steps": 2, "pull": 0.8}, {"problem": FULL}),
     "push_sum": ({"step": 0.05}, {"network": MIXING}),
     "qfedavg": ({"q": 1.5, "step": 0.05, "local_steps": 2}, {}),
     "scafflsa": ({"step": 0.1, "local_steps": 4}, {"problem": SYSTEM}),
@@ -74,9 +78,13 @@ def every_method():
 
 
 def simulated(made, problem=None):
-    """The run that a study is, by `fp.run`: its recorded models."""
+    """The run that a study is, by `fp.run`: its recorded models; the hub's, where agents keep models of their own."""
     problem = made.study.generated() if problem is None else problem
-    run = fp.run(made.replay(problem), rounds=made.round)
+    experiment = made.replay(problem)
+    if experiment.algorithm.personal:
+        run = fp.run(experiment.replace(metrics={"hub": lambda state: state.hub}), rounds=made.round)
+        return np.asarray(run.metrics["hub"])[0]
+    run = fp.run(experiment, rounds=made.round)
     return np.asarray(run.history)[0]
 
 

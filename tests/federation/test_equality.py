@@ -37,6 +37,7 @@ FAST = {
     "FedAvg, two of three": content(participation=2),
     "scafflsa": every_method()["scafflsa"],
     "late, stale answers count less": content(rounds=9, asynchronous={"staleness": {"polynomial": 0.5}}),
+    "Ditto, two of three": content({"name": "ditto", "step": 0.05, "local_steps": 2}, participation=2),
     "FedRelax on a ring": content({"name": "fedrelax", "coupling": 0.5}, FULL, network="ring"),
 }
 SLOW = every_method() | {

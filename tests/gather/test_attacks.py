@@ -60,6 +60,150 @@ def test_mutant_attacks_end_elsewhere(mutant, name):
     assert abs(end(mutant(attack.agents, attack.scale)) - expected) > 0.1
 
 
+# Broken variants. At the end of a run under attack what arrives cancels, weighted by what agents claim; and garbage
+# has the law that it is said to have.
+
+
+@double
+def left_over(attack, where):
+    """|sum_k p_k m_k| of what arrives, by the claimed weights p, of honest messages place - w."""
+    told = attack.on(jnp.asarray(PLACES - where), jnp.arange(7), jnp.ones(7, bool), fp.Key.of(0).row())
+    return abs(float(attack.claimed(np.full(7, 1 / 7)) @ told))
+
+
+class Added(fp.attack.Scaling):
+    """The factor is added."""
+
+    def sent(self, messages, heard, luck):
+        return messages + self.factor
+
+
+class Everybody(fp.attack.Scaling):
+    """Who is honest sends longer messages too."""
+
+    def on(self, messages, agents, heard, luck):
+        return self.sent(messages, None, luck)
+
+
+class Variance(fp.attack.LittleIsEnough):
+    """z variances from the mean."""
+
+    def sent(self, messages, heard, luck):
+        mean = heard.mean(messages)
+        return jnp.broadcast_to(mean - self.z * heard.mean((messages - mean) ** 2), messages.shape)
+
+
+class Unsupported(fp.attack.LittleIsEnough):
+    """Hides as if the other liars did not stand with it: of 7 heard, 4 honest ones would have to be farther out, and so
+    nothing hides."""
+
+    def sent(self, messages, heard, luck):
+        return (
+            self.replace(z=0.0).sent(messages, heard, luck) if self.z is None else super().sent(messages, heard, luck)
+        )
+
+
+class OfAll(fp.attack.FalseRows):
+    """Everybody's claims are larger."""
+
+    def claimed(self, weights):
+        return weights
+
+
+class Unshared(fp.attack.FalseRows):
+    """Claims are weights that no longer sum to one: a step too long, which cancels at the same place."""
+
+    def claimed(self, weights):
+        return np.where(np.isin(np.arange(len(weights)), self.agents), self.factor, 1.0) * weights
+
+
+BROKEN = {
+    "added": (Added(LIARS, 10.0), "scaling"),
+    "everybody": (Everybody(LIARS, 10.0), "scaling"),
+    "variance": (Variance(LIARS, z=1.5), "a little more"),
+    "unsupported": (Unsupported(LIARS), "little is enough"),
+    "of all": (OfAll(LIARS, 5.0), "false rows"),
+}
+
+
+@pytest.mark.parametrize("name", expected_ends())
+def test_what_arrives_cancels_at_the_end(name):
+    attack, where = expected_ends()[name]
+    assert left_over(attack, where) < 1e-12
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_arrives_of_a_broken_attack_does_not(name):
+    mutant, law = BROKEN[name]
+    assert left_over(mutant, expected_ends()[law][1]) > 0.05
+
+
+def test_claims_are_weights():
+    right, wrong = (kind(LIARS, 5.0).claimed(np.full(7, 1 / 7)) for kind in (fp.attack.FalseRows, Unshared))
+    assert right.sum() == pytest.approx(1.0) and wrong.sum() > 1.5
+
+
+class Everyones(fp.attack.LabelFlip):
+    """All agents' labels are turned round."""
+
+    def data(self, problem):
+        return problem.flipped(np.ones(problem.agents, bool))
+
+
+class Nobodys(fp.attack.LabelFlip):
+    """The first agent's labels, whoever lies."""
+
+    def data(self, problem):
+        return problem.flipped(np.arange(problem.agents) == 0)
+
+
+@pytest.mark.parametrize(("kind", "right"), [(fp.attack.LabelFlip, True), (Everyones, False), (Nobodys, False)])
+def test_labels_of_the_liars_alone_are_turned_round(kind, right):
+    X, y, groups = np.arange(6.0)[:, None], np.array([1.0, -2.0, 3.0, 4.0, -5.0, 6.0]), np.repeat([0, 1, 2], 2)
+    problem = fp.problems.LeastSquares([X[groups == k] for k in range(3)], [y[groups == k] for k in range(3)])
+    labels = kind([2]).data(problem).all_rows()[1]
+    assert (np.ravel(labels).tolist() == [1.0, -2.0, 3.0, 4.0, 5.0, -6.0]) is right
+
+
+class TooShort(fp.attack.GarbageControls):
+    """Numbers of standard deviation 1."""
+
+    def _garbage(self, a, luck, first):
+        return luck.normal(a.shape, first)
+
+
+class TheSame(fp.attack.GarbageControls):
+    """The same numbers in every part."""
+
+    def _garbage(self, a, luck, first):
+        return super()._garbage(a, luck, 0)
+
+
+class FirstPart(fp.attack.GarbageControls):
+    """The model is garbage too."""
+
+    def sent(self, messages, heard, luck):
+        return tuple(self._garbage(m, luck, i * m.size) for i, m in enumerate(messages))
+
+
+@double
+@pytest.mark.parametrize(
+    ("kind", "right"),
+    [(fp.attack.GarbageControls, True), (TooShort, False), (TheSame, False), (FirstPart, False)],
+)
+def test_garbage_is_normal_fresh_and_in_controls_alone(kind, right):
+    """Standard deviations and correlations of 4,000 numbers to five standard errors."""
+    message, few = tuple(jnp.ones((2, 2000)) for _ in range(3)), 5 / np.sqrt(4000)
+    told = kind([0, 1], scale=3.0).on(message, jnp.arange(2), jnp.ones(2, bool), fp.Key.of(1).row())
+    first, one, other = map(np.asarray, told)
+    law = {
+        "the model is honest": (first == 1).all(),
+        "scale": abs(one.std() / 3 - 1) < few and abs(one.mean()) < 3 * few,
+        "fresh": abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < few,
+    }
+    assert all(law.values()) is right
+
+
 def test_flipped_labels_are_those_of_the_liars():
     """Least squares: the end is the solution with -b at the liars; errors are measured from the honest one."""
     rng = np.random.default_rng(0)

@@ -114,7 +114,14 @@ def by_hand(algorithm, who="all"):
     with jax.enable_x64(True):
         row = fp.Key.of(5).row()  # laws by hand draw nothing
         hub, one = algorithm.init(START)
-        memories, history, counts, asked = [one] * 5, [START], [], []
+
+        def read():  # every agent's own where it has one
+            own = memories if algorithm.personal else [one]
+            models = np.array([np.asarray(algorithm.read(hub, memory)) for memory in own])
+            return models if algorithm.personal else models[0]
+
+        memories, counts, asked = [one] * 5, [], []
+        history = [read()]
         exchanges = [one for one, times in algorithm.exchanges() for _ in range(times)]
         for r, (v, heard) in enumerate(ticks(who)):
             spent = 0
@@ -131,7 +138,7 @@ def by_hand(algorithm, who="all"):
 
                 hub = method.combine(hub, fp.Inbox(total(v), total(WORLD.p), WORLD.p[heard].sum(), v.sum()))
                 spent += sum(agent.evaluations for agent in agents)
-            history.append(np.asarray(algorithm.read(hub, one)))
+            history.append(read())
             counts.append(spent)
             asked.extend(agent.asked for agent in agents)
         memories = [algorithm.settle(hub, m) for m in memories]

@@ -346,6 +346,55 @@ def fedopt(make, run, server, who="all"):
 COUPLING = 0.3
 
 
+# FedAvg, and beside it at each agent v_k: steps on F_k(v) + (pull/2)|v - x|^2, from x, or on F_k(a v + (1 - a) x).
+
+
+def ditto(make, run, who):
+    def work(k, x, v):
+        for _ in range(run.steps[k]):
+            v = v - 0.2 * (WORLD.g(k, v) + 0.6 * (v - x))
+        return plain.local(WORLD, k, x, run.steps[k], 0.2)[0], v
+
+    method = make(step=0.2, local_steps=run.steps, pull=0.6)
+    follows(run(method, who), plain.beside(WORLD, ticks(who), START, work))
+
+
+def fine_tuned(make, run, who):
+    def work(k, x, v):
+        return plain.local(WORLD, k, x, run.steps[k], 0.2)[0], plain.local(WORLD, k, x, 2, 0.2)[0]
+
+    method = make(step=0.2, local_steps=run.steps, own_steps=2)
+    follows(run(method, who), plain.beside(WORLD, ticks(who), START, work))
+
+
+def apfl(make, run, who):
+    def mixture(x, v):
+        return 0.7 * v + 0.3 * x
+
+    def work(k, x, v):
+        for _ in range(run.steps[k]):
+            v = v - 0.2 * 0.7 * WORLD.g(k, mixture(x, v))
+        return plain.local(WORLD, k, x, run.steps[k], 0.2)[0], v
+
+    method = make(step=0.2, local_steps=run.steps, mix=0.7)
+    follows(run(method, who), plain.beside(WORLD, ticks(who), START, work, mixture))
+
+
+# Steps on the Moreau envelopes: y <- y - step pull (y - theta), theta the minimiser of F_k + (pull/2)|. - y|^2.
+
+
+def pfedme(make, run, who):
+    def work(k, x, v):
+        y = x
+        for _ in range(run.steps[k]):
+            v = np.linalg.solve(WORLD.H[k] + 0.8 * np.eye(3), WORLD.H[k] @ WORLD.c[k] + 0.8 * y)
+            y = y - 0.2 * 0.8 * (y - v)
+        return x + 0.9 * (y - x), v
+
+    method = make(step=0.2, local_steps=run.steps, pull=0.8, server_step=0.9)
+    follows(run(method, who), plain.beside(WORLD, ticks(who), START, work))
+
+
 def gradient_step(i, w, heard, rate):
     pull = sum(A[i, j] * (w - heard[j]) for j in range(5))
     return w - rate * (WORLD.g(i, w) + 2 * COUPLING * pull)
@@ -478,6 +527,10 @@ LAWS = {
         "adagrad": _on(fedopt, "adagrad"),
         "fresh": _fresh(),
     },
+    "ditto": {"all": _on(ditto, "all"), "few": _on(ditto, "few"), "fresh": _fresh(pull=0.0)},
+    "fine_tuned": {"all": _on(fine_tuned, "all"), "few": _on(fine_tuned, "few")},
+    "apfl": {"all": _on(apfl, "all"), "few": _on(apfl, "few")},
+    "pfedme": {"all": _on(pfedme, "all"), "few": _on(pfedme, "few")},
     "fedgd": {"late": fedgd, "schedule": fedgd_schedule},
     "fedsgd": {"late": fedsgd, "fresh": fedsgd_fresh},
     "fedrelax": {"late": fedrelax},
@@ -509,6 +562,11 @@ ENGINE = SAMPLED | {
     ("qfedavg", "few"),
     ("fedopt", "sgd, few"),
     ("fedopt", "adam"),
+    ("ditto", "few"),
+    ("ditto", "fresh"),
+    ("fine_tuned", "few"),
+    ("apfl", "few"),
+    ("pfedme", "few"),
     ("fedgd", "late"),
     ("fedsgd", "fresh"),
     ("fedrelax", "late"),

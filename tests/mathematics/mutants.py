@@ -571,6 +571,90 @@ class RenormalisedRatio(fp.QFedAvg):
         return w - inbox.mean.direction / inbox.mean.curvature
 
 
+# Methods with a model of its own at each agent.
+
+
+@mutant("ditto", "all")
+class Repelled(fp.Ditto):
+    """The own model is pushed away from the common one."""
+
+    def slope(self, w, v, field):
+        return field(v) - self.pull * (v - w)
+
+
+@mutant("ditto", "all")
+class BeginsAnew(fp.Ditto):
+    def begins(self, w, v):
+        return w
+
+
+@mutant("ditto", "few")
+class PulledToItsOwnSteps(fp.Ditto):
+    """The pull is to where the agent's common steps end, not to what it heard."""
+
+    def local(self, w, v, agent):
+        change, _ = fp.Ditto.local(self, w, v, agent)
+        return change, fp.Ditto.local(self, w + change, v, agent)[1]
+
+
+@mutant("ditto", "all")
+class SendsItsOwn(fp.Ditto):
+    def local(self, w, v, agent):
+        _, v = fp.Ditto.local(self, w, v, agent)
+        return v - w, v
+
+
+mutant("ditto", "fresh")(same_sample(fp.Ditto))
+
+
+@mutant("fine_tuned", "all")
+class GoesOnTuning(fp.FineTuned):
+    """From its last own model."""
+
+    def begins(self, w, v):
+        return v
+
+
+@mutant("fine_tuned", "few")
+class TunesAsOftenAsItSteps(fp.FineTuned):
+    def own(self, steps):
+        return steps
+
+
+@mutant("apfl", "all")
+class SwapsTheMixture(fp.APFL):
+    def _mixed(self, v, w):
+        return v + self.mix * (w - v)
+
+
+@mutant("apfl", "all")
+class ForgetsTheChainRule(fp.APFL):
+    def slope(self, w, v, field):
+        return field(self._mixed(v, w))
+
+
+@mutant("apfl", "few")
+class EvaluatesItsOwn(fp.APFL):
+    def slope(self, w, v, field):
+        return self.mix * field(v)
+
+
+@mutant("pfedme", "all")
+class PullMissing(fp.PFedMe):
+    """Steps along w - theta instead of pull (w - theta)."""
+
+    def local(self, w, theta, agent):
+        change, theta = fp.PFedMe.local(self, w, theta, agent)
+        return change / self.pull, theta
+
+
+@mutant("pfedme", "few")
+class SendsItsProximalPoint(fp.PFedMe):
+    def local(self, w, theta, agent):
+        _, theta = fp.PFedMe.local(self, w, theta, agent)
+        return theta - w, theta
+
+
 # Server optimisers.
 
 

@@ -124,6 +124,20 @@ def average(ticks, x, end):
     return np.array(path)
 
 
+def beside(b, ticks, x, work, read=lambda x, v: v):
+    """Agents' models (rounds + 1, K, d): work(k, x, v) is an agent's end, whose change is sent, and its own v."""
+    own = [x] * len(b.p)
+    path = [np.array(own)]
+    for v, heard in ticks:
+        move = np.zeros_like(x)
+        for k in np.flatnonzero(heard):
+            end, own[k] = work(k, x, own[k])
+            move += v[k] * (end - x)
+        x = x + move
+        path.append(np.array([read(x, one) for one in own]))
+    return np.array(path)
+
+
 def descent(b, x, rounds, step):
     """Gradient descent on sum_k p_k F_k."""
     path = [x]

@@ -1,6 +1,7 @@
 """Plans that spend at most a given privacy, and plans of the fewest bytes."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -69,6 +70,17 @@ def test_what_cannot_be_reached_says_what_could():
         participation=[fp.Everyone()],
     )
     assert made.best is None and "the least epsilon that reaches it is about" in str(made)
+
+
+def test_a_target_below_the_sampling_floor_names_the_nearest_and_keeps_it():
+    """No epsilon reaches what the run does not reach without privacy either; the target that is named instead can be
+    asked for, and a tenth of it cannot."""
+    asked = {"privacy": PRIVACY, "methods": ["fedavg"], "local_steps": [1], "participation": [fp.Everyone()]}
+    made = fp.plan(QUAD, target=1e-9, **asked)
+    floor, target = (float(x) for x in re.findall(r"the least target is about ([-.e\d]*\d)", str(made)))
+    assert made.best is None and "no epsilon does" in made.advice and 1e-9 < floor < target
+    assert fp.plan(QUAD, target=1.1 * target, **asked).best is not None
+    assert fp.plan(QUAD, target=0.1 * target, **asked).best is None
 
 
 def test_privacy_chooses_the_channel_itself():

@@ -376,6 +376,6 @@ def test_what_fails_in_a_round_is_one_message(rows):
 
 def test_words_of_luck_differ_from_those_of_rows():
     row = Key.of(0).row(0)
-    from fedpoint.problems.torch_module import LUCK
+    from fedpoint.problems.luck import LUCK
 
     assert not np.array_equal(with_doubles(row.words)((), LUCK), with_doubles(row.words)((), 0))

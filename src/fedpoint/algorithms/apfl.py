@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpoint.algorithms import fedavg
-from fedpoint.algorithms.ditto import held, own_rate
-from fedpoint.algorithms.fedavg import FedAvg
+from fedpoint.algorithms.beside import Beside, Field, held, own_rate
 from fedpoint.algorithms.references import DENG
-from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Card, positive
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.types import Form, Message, Model, Number, State
+from fedpoint.core.types import Form, Model
 
 if TYPE_CHECKING:
     from fedpoint.graphs.network import Network
     from fedpoint.problems.base import Problem
 
 
-class APFL(FedAvg):
+class APFL(Beside):
     r"""Personalised learning by mixtures.
 
     $$\bar v_k = a\, v_k + (1 - a)\, w, \qquad v_k \leftarrow v_k - \mu_k\, a\, \hat g_k(\bar v_k; z), \qquad
@@ -55,8 +53,6 @@ class APFL(FedAvg):
         fails="long runs: the common model helps on the way and against noise, and not in the limit",
     )
     exact_moments = True
-    personal = True
-    catalogued = False  # by its class only: certificates and the catalogue's tests look at one common model
     goal = "each agent's own minimum"
 
     mix: float = positive(default=0.5)
@@ -65,35 +61,14 @@ class APFL(FedAvg):
         if not self.mix <= 1:
             raise FedpointError(f"APFL: mix must be at most 1, got {self.mix}")
 
-    def averages_descent(self) -> bool:
-        return False
-
-    def samples(self, steps: int) -> int:
-        return 2 * steps
-
-    def init(self, w: Model) -> tuple[State, State]:
-        return w, w
-
     def _mixed(self, v: Model, w: Model) -> Model:
         return w + self.mix * (v - w)  # w to the bit where both are it
 
     def read(self, w: Model, v: Model) -> Model:
         return self._mixed(v, w)
 
-    def begun_from(self, w: Model, v: Model) -> Model:
-        return w
-
-    def remembered(self, heard: Model, v: Model, arrived: Message) -> None:
-        return None  # an agent's own model does not show in its message
-
-    def local(self, w: Model, v: Model, agent: Agent) -> tuple[Message, Model]:
-        change, _ = super().local(w, v, agent)
-        steps, rate = agent.steps(self.local_steps), self._rate(agent)
-
-        def advance(v: Model, e: Number) -> Model:
-            return v - rate(e, steps) * self.mix * agent.field(self._mixed(v, w), steps + e)
-
-        return change, descend(agent, v, steps, advance)
+    def slope(self, w: Model, v: Model, field: Field) -> Model:
+        return self.mix * field(self._mixed(v, w))
 
     def aim(self, problem: Problem, network: Network | None) -> Model | None:
         return fixed_point(self, problem)

@@ -31,11 +31,13 @@ class Hyperparameters(TypedDict, total=False):
     decay: float
     effective: float | None
     halvings: int
+    mix: float
     momentum: float
     normalise: bool
     optimiser: Optimiser | None
     order: str
     option: int
+    own_steps: int
     probability: float | None
     products: int | None
     pull: float

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpoint.algorithms import fedavg
-from fedpoint.algorithms.fedavg import FedAvg
+from fedpoint.algorithms.beside import Beside, Field, held, own_rate
 from fedpoint.algorithms.references import DITTO
 from fedpoint.closed import linear
-from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Card, nonnegative
-from fedpoint.core.types import Form, Message, Model, Number, State
+from fedpoint.core.types import Form, Model
 
 if TYPE_CHECKING:
     from fedpoint.graphs.network import Network
     from fedpoint.problems.base import Problem
 
 
-class Ditto(FedAvg):
+class Ditto(Beside):
     r"""Ditto.
 
     $$v_k \leftarrow v_k - \mu_k (\hat g_k(v_k; z) + \text{pull}\,(v_k - w)), \qquad w^+ \text{ as in FedAvg}$$
@@ -48,42 +47,16 @@ class Ditto(FedAvg):
         summary="beside FedAvg each agent learns a model of its own, held near the common one by a proximal term",
         lecture="",
         references=(DITTO,),
-        limit="for each agent the minimum of f_k + (pull/2)|v - w|^2 at the common w, which is FedAvg's",
+        limit="for each agent the minimum of its loss and the pull to the common model, which is FedAvg's",
         fails="a pull that is not tuned: agents with few rows want a long one, agents that differ a short one",
     )
     exact_moments = True
-    personal = True
-    catalogued = False  # by its class only: certificates and the catalogue's tests look at one common model
     goal = "each agent's minimum of its loss and the pull to w*"
 
     pull: float = nonnegative(default=1.0)
 
-    def averages_descent(self) -> bool:
-        return False
-
-    def samples(self, steps: int) -> int:
-        return 2 * steps
-
-    def init(self, w: Model) -> tuple[State, State]:
-        return w, w
-
-    def read(self, w: Model, v: Model) -> Model:
-        return v
-
-    def begun_from(self, w: Model, v: Model) -> Model:
-        return w
-
-    def remembered(self, heard: Model, v: Model, arrived: Message) -> None:
-        return None  # an agent's own model does not show in its message
-
-    def local(self, w: Model, v: Model, agent: Agent) -> tuple[Message, Model]:
-        change, _ = super().local(w, v, agent)
-        steps, rate = agent.steps(self.local_steps), self._rate(agent)
-
-        def advance(v: Model, e: Number) -> Model:
-            return v - rate(e, steps) * (agent.field(v, steps + e) + self.pull * (v - w))
-
-        return change, descend(agent, v, steps, advance)
+    def slope(self, w: Model, v: Model, field: Field) -> Model:
+        return field(v) + self.pull * (v - w)
 
     def aim(self, problem: Problem, network: Network | None) -> Model | None:
         return held(problem, linear.solution(problem), self.pull)
@@ -98,18 +71,6 @@ class Ditto(FedAvg):
 # What theory says, in closed form: on problems whose fields are affine, for constant steps.
 
 
-def held(problem: Problem, w: np.ndarray | None, pull: float) -> np.ndarray | None:
-    r"""(K, d): $(A_k + \text{pull}\,I)^{-1} (b_k + \text{pull}\,w)$, where each agent's pulled field vanishes."""
-    fields = problem.linear_fields()
-    if fields is None or w is None:
-        return None
-    A, b = fields
-    try:
-        return np.linalg.solve(A + pull * np.eye(A.shape[-1]), (b + pull * w)[..., None])[..., 0]
-    except np.linalg.LinAlgError:
-        return None
-
-
 def fixed_point(algorithm: Ditto, problem: Problem) -> np.ndarray | None:
     r"""(K, d): `held` at FedAvg's fixed point, whatever the number of local steps."""
     return held(problem, fedavg.fixed_point(algorithm, problem), algorithm.pull)
@@ -120,13 +81,3 @@ def rate(algorithm: Ditto, problem: Problem) -> float | None:
     common = fedavg.rate(algorithm, problem)
     own = own_rate(algorithm, problem, 1.0, algorithm.pull)
     return None if common is None or own is None else max(common, own)
-
-
-def own_rate(algorithm: FedAvg, problem: Problem, share: float, pull: float) -> float | None:
-    r"""The largest spectral radius of $(I - s_k (\text{share}\,A_k + \text{pull}\,I))^{E_k}$."""
-    setting, fields = linear.local(algorithm, problem), problem.linear_fields()
-    if setting is None or setting.counts is None or fields is None:
-        return None
-    s = (setting.step / setting.counts if algorithm.normalise else setting.step)[:, None, None]
-    step = np.eye(fields[0].shape[-1]) - s * (share * fields[0] + pull * np.eye(fields[0].shape[-1]))
-    return max(linear.spectral_radius(B) ** int(n) for B, n in zip(step, setting.counts, strict=True))

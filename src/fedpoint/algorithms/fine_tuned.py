@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpoint.algorithms import fedavg
-from fedpoint.algorithms.fedavg import FedAvg
+from fedpoint.algorithms.beside import Beside, Field
 from fedpoint.algorithms.references import CHENG
 from fedpoint.closed import linear
-from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Card, counts
-from fedpoint.core.types import Form, Message, Model, Number, State
+from fedpoint.core.types import Form, Model, Number
 
 if TYPE_CHECKING:
     from fedpoint.graphs.network import Network
     from fedpoint.problems.base import Problem
 
 
-class FineTuned(FedAvg):
+class FineTuned(Beside):
     r"""FedAvg with local fine-tuning.
 
     $$v_k = w - \mu \hat g_k(w; z) - \dots \quad (\text{own steps of descent from } w), \qquad
@@ -52,38 +51,18 @@ class FineTuned(FedAvg):
         fails="many own steps at agents with few rows: they forget the others and fit their noise",
     )
     exact_moments = True
-    personal = True
-    catalogued = False  # by its class only: certificates and the catalogue's tests look at one common model
     goal = "each agent's own steps from w*"
 
     own_steps: int = counts(default=5, per_agent=False)
 
-    def averages_descent(self) -> bool:
-        return False
-
-    def samples(self, steps: int) -> int:
-        return steps + self.own_steps
-
-    def init(self, w: Model) -> tuple[State, State]:
-        return w, w
-
-    def read(self, w: Model, v: Model) -> Model:
-        return v
-
-    def begun_from(self, w: Model, v: Model) -> Model:
+    def begins(self, w: Model, v: Model) -> Model:
         return w
 
-    def remembered(self, heard: Model, v: Model, arrived: Message) -> None:
-        return None  # an agent's own model does not show in its message
+    def own(self, steps: Number) -> Number:
+        return self.own_steps
 
-    def local(self, w: Model, v: Model, agent: Agent) -> tuple[Message, Model]:
-        change, _ = super().local(w, v, agent)
-        steps, rate = agent.steps(self.local_steps), self._rate(agent)
-
-        def advance(v: Model, e: Number) -> Model:
-            return v - rate(e, steps) * agent.field(v, steps + e)
-
-        return change, descend(agent, w, self.own_steps, advance)
+    def slope(self, w: Model, v: Model, field: Field) -> Model:
+        return field(v)
 
     def aim(self, problem: Problem, network: Network | None) -> Model | None:
         return tuned(self, problem, linear.solution(problem))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpoint.algorithms.ditto import held
+from fedpoint.algorithms.beside import held
 from fedpoint.algorithms.references import DINH
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
@@ -58,7 +58,6 @@ class PFedMe(Algorithm):
     )
     exact_moments = True
     personal = True
-    catalogued = False  # by its class only: certificates and the catalogue's tests look at one common model
     proximal = True
     full = True  # a proximal point is of exact fields
     goal = "each agent's proximal point of the envelopes' minimum"
@@ -79,6 +78,9 @@ class PFedMe(Algorithm):
 
     def read(self, w: Model, theta: Model) -> Model:
         return theta
+
+    def shown(self, w: Model, newcomer: Model) -> Model:
+        return w  # own models stay with their agents
 
     def begun_from(self, w: Model, theta: Model) -> Model:
         return w

@@ -16,7 +16,9 @@ from fedpoint.core.agent import Agent
 from fedpoint.core.types import Message, Number, State, Tree
 from fedpoint.core.vector import zeros
 
-SAMPLE = 512  # numbers whose order tells about where the threshold is
+# Numbers whose order tells about where the threshold is: one of `PART`, but neither fewer than `FEW` nor more than
+# `SAMPLE`.
+FEW, PART, SAMPLE = 32, 16, 512
 
 
 class Largest(NamedTuple):
@@ -103,9 +105,10 @@ def largest(a: Array, count: int) -> Array:
     """Which `count` numbers of (d,) are largest in absolute value, up to the rounding of 32 bits; of equal ones the
     first."""
     size = jnp.abs(a)
-    size = (size / jnp.maximum(size.max(), jnp.finfo(a.dtype).tiny)).astype(jnp.float32)
+    if a.dtype != jnp.float32:  # rounded to 32 bits they must neither overflow nor vanish
+        size = (size / jnp.maximum(size.max(), jnp.finfo(a.dtype).tiny)).astype(jnp.float32)
     order = lax.bitcast_convert_type(size, jnp.int32)  # whole numbers are ordered as the floats are
-    sample = jnp.sort(order[:: max(1, order.shape[0] // SAMPLE)])
+    sample = jnp.sort(order[:: max(1, min(PART, order.shape[0] // FEW), order.shape[0] // SAMPLE)])
     n, part = sample.shape[0], count / order.shape[0]
     margin = 2 * np.sqrt(n * part * (1 - part)) + 1
     low = sample[max(0, int(n * (1 - part) - margin))]

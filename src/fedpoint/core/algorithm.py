@@ -294,6 +294,11 @@ class Algorithm(Record):
         """The model; of a method with `personal = True` the agent's own."""
         return hub
 
+    def shown(self, hub: State, newcomer: State) -> Model:
+        """The model that a hub has to show where nobody but the agents knows their memories; newcomer: what an agent
+        remembers that has not worked yet."""
+        return self.read(hub, newcomer)
+
     def hello(self, w: Model) -> Message:
         """Of methods for networks: what neighbours know of a node that has not worked yet."""
         raise FedpointError(f"{type(self).__name__} has at_agents = True and lacks the method 'hello'")

@@ -23,7 +23,7 @@ from fedpoint.engine.cpu.kernel import in_one_kernel, traced
 from fedpoint.engine.layout import Layout, over_agents
 from fedpoint.engine.precompute import NOTHING_PRECOMPUTED, Precomputed, draw_in_round
 from fedpoint.engine.state import Inputs, Part, RunState, names_of
-from fedpoint.graphs.topology import Said
+from fedpoint.graphs.topology import Kept, Said
 from fedpoint.problems.base import Mine, Oracle
 from fedpoint.timing.base import Tick
 
@@ -61,8 +61,8 @@ def _exchange(at: Round, state: RunState, ticks: tuple[Tick, Tick], ahead: Preco
 
 
 class Done(NamedTuple):
-    """What agents have done: messages (or the inbox of them), new memories (the method's, the channel's), field
-    evaluations of each, and where everybody's world is."""
+    """What agents have done: messages (or the inbox of them), everybody's memories after it (the method's, the
+    channel's), field evaluations of each, and where everybody's world is."""
 
     messages: Message | Inbox
     kept: tuple[State, State]
@@ -163,18 +163,25 @@ class Round(NamedTuple):
         who: Array | None,
         heard: Said,
         ahead: Precomputed,
+        keep: Kept,
         works: Array | None = None,
         summed: Tick | None = None,
         base: Model = None,
     ) -> Done:
         """local and channel for the agents `who` (None: all, in their own order).
 
-        works: which of them work at all (None: all). summed: the tick with whose weights messages may be summed as they
-        come. base: what messages are changes of, where models are sent.
+        keep: whose memories remain. works: which of them work at all (None: all). summed: the tick with whose weights
+        messages may be summed as they come. base: what messages are changes of, where models are sent.
         """
         layout, inputs = self.layout, self.inputs
-        tasks = self._tasks(state, who, heard, ahead, base)
         known: list[int] = []  # evaluations of an agent, where tracing already tells
+        one_by_one = summed is not None and layout.mapped and layout.blocks is None and self._summed
+        kernel = layout.tuning.kernel and not layout.whole
+        everybody = (state.memory, state.wire)
+        # Agents one after the other fetch and write their own rows; a kernel would copy everybody's to do so.
+        in_place = one_by_one and who is not None and not kernel
+        mine = keep._replace(sure=keep.sure and inputs.timing.all_heard)  # an empty place has somebody's number
+        tasks = self._tasks(state, who, heard, ahead, base, fetched=not in_place)
 
         def work(algorithm: Algorithm, channel: Channel, common: State, tasks: Task) -> tuple:
             _, put = split_per_agent(algorithm)
@@ -186,22 +193,23 @@ class Round(NamedTuple):
                     return message, kept, (), world
                 return message, kept, jnp.asarray(spent, jnp.int64), world
 
-            if summed is not None and layout.mapped and layout.blocks is None and self._summed:
-                return _one_by_one(one, tasks, summed)
+            if one_by_one and summed is not None:
+                return _one_by_one(one, tasks, summed, (everybody, who, mine) if in_place else None)
             return over_agents(layout, one, tasks)
 
-        run: Function = work
-        if layout.tuning.kernel and not layout.whole:
-            run = partial(in_one_kernel, jnp.minimum(self.number + 1, 1), work)
+        run: Function = partial(in_one_kernel, jnp.minimum(self.number + 1, 1), work) if kernel else work
         messages, new, spent, world = self.fenced(run, inputs.algorithm, inputs.channel, heard.common, tasks)
+        kept = new if in_place else self.commit(everybody, who, keep.counts, new, keep.sure)
         if layout.oracle.moves and not layout.exact and works is not None:  # who does not work stays where it is
             world = jax.vmap(where)(works, world, state.world if who is None else take(state.world, who))
         if who is not None:
             world = self.commit(state.world, who, jnp.ones(who.shape, bool), world, sure=True)
-        return Done(messages, new, known[0] if known else spent, world)
+        return Done(messages, kept, known[0] if known else spent, world)
 
-    def _tasks(self, state: RunState, who: Array | None, heard: Said, ahead: Precomputed, base: Model) -> Task:
-        """What these agents (None: all) have for their parts."""
+    def _tasks(
+        self, state: RunState, who: Array | None, heard: Said, ahead: Precomputed, base: Model, fetched: bool
+    ) -> Task:
+        """What these agents (None: all) have for their parts; fetched: memories among it."""
         layout, inputs = self.layout, self.inputs
         agents = self.names(jnp.arange(layout.agents, dtype=jnp.int32) if who is None else who)
         tuned, _ = split_per_agent(inputs.algorithm)
@@ -209,7 +217,7 @@ class Round(NamedTuple):
         def pick(tree: Tree) -> Tree:
             return tree if who is None else take(tree, who)
 
-        kept, world = pick((state.memory, state.wire)), pick(state.world)
+        kept, world = pick((state.memory, state.wire) if fetched else ()), pick(state.world)
         own = pick(inputs.own) if ahead.own is None else ahead.own
         share = inputs.p if who is None else take(inputs.p, agents)
         rest = self.fenced(lambda: (own, kept, pick(tuned), share, heard.each, world, heard.last, base))
@@ -296,18 +304,35 @@ def damped(channel: Channel, arrived: Message, last: Message) -> Message:
     return jax.tree.map(lambda x, a: x + length * a, last, arrived)
 
 
-def _one_by_one(function: Callable[[Task], tuple], tasks: Task, tick: Tick) -> tuple:
-    """function over the agents, one after the other, and what is heard of its first results."""
-    again, shapes = traced(function, take(tasks, 0))
+def _one_by_one(
+    function: Callable[[Task], tuple], tasks: Task, tick: Tick, rows: tuple[Tree, Array | None, Kept] | None = None
+) -> tuple:
+    """function over the agents, one after the other, and what is heard of its first results.
 
-    def one(inbox: Inbox, given: tuple[Task, Array, Array]) -> tuple[Inbox, tuple]:
-        task, weight, share = given
-        message, *rest = again(task)
-        return hear_one(inbox, message, weight, share), tuple(rest)
+    rows: everybody's memories, whose they are, and who keeps what comes of them: then each agent's row is fetched and
+    written in its turn, and everybody's come back.
+    """
+    everybody, who, keep = rows or ((), None, None)
+    who = jnp.zeros(tick.heard.shape, jnp.int32) if who is None else who
 
-    given: Tree = (tasks, tick.weight, tick.share)
-    inbox, rest = lax.scan(one, nothing_heard(shapes[0]), given)
-    return (inbox, *rest)
+    def fetched(task: Task, everybody: tuple, k: Array) -> Task:
+        return task if keep is None else task._replace(kept=take(everybody, k))
+
+    again, shapes = traced(function, fetched(take(tasks, 0), everybody, who[0]))
+
+    def one(carry: tuple[Inbox, tuple], given: tuple[Task, Array, Array, Array, Array]) -> tuple[tuple, tuple]:
+        (inbox, everybody), (task, k, counts, weight, share) = carry, given
+        task = fetched(task, everybody, k)
+        message, new, *rest = again(task)
+        if keep is not None:
+            everybody = write(everybody, new if keep.sure else where(counts, new, task.kept), k)
+            new = ()
+        return (hear_one(inbox, message, weight, share), everybody), (new, *rest)
+
+    counts = tick.heard if keep is None else keep.counts
+    given: Tree = (tasks, who, counts, tick.weight, tick.share)
+    (inbox, everybody), (new, *rest) = lax.scan(one, (nothing_heard(shapes[0]), everybody), given)
+    return (inbox, new if keep is None else everybody, *rest)
 
 
 def agent_round(

@@ -41,6 +41,13 @@ class Said(NamedTuple):
     last: Message = None
 
 
+class Kept(NamedTuple):
+    """Whose memories remain as these agents leave them: who counts; sure: all of them do."""
+
+    counts: Array
+    sure: bool
+
+
 class Used(NamedTuple):
     """What a round took: models sent down, answers, field evaluations."""
 
@@ -243,7 +250,11 @@ class Star(Topology):
     ) -> tuple[Inbox, RunState, Number]:
         """The agents of a tick work: what is heard of them, the state after it, and their field evaluations."""
         heard = self.words(at, state, tick, said)
-        done = at.work(state, tick.agents, heard, ahead, summed=tick if self.adds_up else None)
+        abandons = at.inputs.timing.abandons
+        counts = tick.heard if tick.merge is None or not abandons else tick.heard & tick.merge
+        done = at.work(
+            state, tick.agents, heard, ahead, Kept(counts, not abandons), summed=tick if self.adds_up else None
+        )
         messages = done.messages
         if self.rebase:
             then, now = jax.vmap(at.algorithm.base)(heard.each), at.algorithm.base(said)
@@ -251,12 +262,9 @@ class Star(Topology):
         if not isinstance(messages, Inbox):
             answered = tick.heard if tick.weight is None else tick.heard & (tick.weight != 0)
             messages = at.attacked(messages, tick.agents, answered)
-        abandons = at.inputs.timing.abandons
-        counts = tick.heard if tick.merge is None or not abandons else tick.heard & tick.merge
-        kept = at.commit((state.memory, state.wire), tick.agents, counts, done.kept, sure=not abandons)
         if not isinstance(messages, Inbox):
             messages = self.inbox(at, messages, tick)
-        state = state._replace(memory=kept[0], wire=kept[1], world=done.world)
+        state = state._replace(memory=done.kept[0], wire=done.kept[1], world=done.world)
         return messages, state, jnp.sum(tick.heard * done.spent, dtype=jnp.int64)
 
     def listen(self, at: Round, state: RunState, sent: Inbox | None, tick: Tick, after: Tick) -> RunState:
@@ -319,10 +327,11 @@ class Graph(Topology):
         if not at.inputs.channel.lossless:  # neighbours know what a node said last: the difference is sent
             last = look(state.mail, nodes, at.number)
         base = None if algorithm.at_agents else jax.vmap(algorithm.base)(said)
-        done = at.work(state, tick.agents, Said(each=said, last=last), ahead, works=tick.heard, base=base)
-        messages = at.attacked(done.messages, tick.agents, tick.heard, base)
         sure = at.inputs.timing.all_heard
-        memory, wire = at.commit((state.memory, state.wire), tick.agents, tick.heard, done.kept, sure)
+        keep = Kept(tick.heard, sure)
+        done = at.work(state, tick.agents, Said(each=said, last=last), ahead, keep, works=tick.heard, base=base)
+        messages = at.attacked(done.messages, tick.agents, tick.heard, base)
+        memory, wire = done.kept
         if self.depth == 1 and tick.agents is None and sure:
             mail = state.mail._replace(value=messages)
         else:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Unpack, runtime_checkable
+from typing import NotRequired, Protocol, Unpack, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -15,37 +14,18 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
 from fedpoint.core.arguments import checked
-from fedpoint.core.errors import FedpointError
+from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.kinds import shown
-from fedpoint.core.learnt import OfWhole, fixed_of
 from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling, is_array
 from fedpoint.core.precision import double
+from fedpoint.core.selection import Only
 from fedpoint.core.types import Data, Function, Model, Tree
 from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
+from fedpoint.problems.forms import Asked, Exact, Form, OfNetwork, form_of
+from fedpoint.problems.loss_oracle import LossOracle, NetworkOracle
 from fedpoint.problems.models import at_model, at_models
-from fedpoint.problems.rows import RowOptions, RowsOracle, RowsProblem, row_options
-
-
-@dataclass(frozen=True)
-class LossOracle(RowsOracle):
-    function: Callable = lambda params, batch: 0.0
-    by_row: bool = False  # the function returns one loss a row, else their mean
-
-    def weighted_loss(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
-        if self.by_row:
-            return weight @ self.function(w, rows)
-        # A mean over rows is taken apart by giving it one row at a time; XLA batches it again.
-        single = jax.vmap(lambda row: self.function(w, jax.tree.map(lambda a: a[None], row)))(rows)
-        return weight @ single
-
-    def weighted_gradient(self, w: Model, rows: Data, weight: Array, extra: Data) -> Model:
-        if self.sampling == "iid" and self.batch is not None and not self.by_row and weight.shape == (self.batch,):
-            # Full batches of equal weights: the loss as it is.
-            scale = weight.sum()
-            return jax.tree.map(lambda g: scale * g, jax.grad(self.function)(w, rows))
-        return super().weighted_gradient(w, rows, weight, extra)
-
+from fedpoint.problems.rows import RowOptions, RowsProblem, row_options
 
 NO_TORCH = (
     "JAX cannot differentiate it. fp.problems.Torch(module, loss, (X, y), groups=...) runs it as it is, with gradients "
@@ -64,21 +44,50 @@ class TorchModule(Protocol):
     def state_dict(self) -> Mapping[str, Data]: ...
 
 
+class LossOptions(RowOptions):
+    """Arguments of a loss beside those of all problems with stored rows."""
+
+    random: NotRequired[bool]
+    state: NotRequired[Tree]
+    compute: NotRequired[str | None]
+    predict: NotRequired[Function | None]
+
+
+PRECISIONS = ("bfloat16", "float16", "float32")
+
+
+def _precision(compute: str | None) -> str | None:
+    if compute is not None and compute not in PRECISIONS:
+        raise FedpointError(f"unknown compute={compute!r}: {nearest(compute, PRECISIONS)}")
+    return compute
+
+
 @checked
 class Loss(RowsProblem):
     """f_k(params) = the mean over agent k's rows of `loss`.
+
+    A network may draw random numbers and change statistics while it learns (dropout, batch normalisation). Sampled
+    fields are then those of training, exact fields and losses those of evaluation mode, in which the key is None. The
+    keys are functions of the run's coordinates: the same numbers after a resume, and on any number of processes.
+    Statistics are averaged beside the parameters, or stay at the agents: `share=fp.all_but("state")`.
 
     Args:
         loss: loss(params, batch) -> the mean over the batch's rows (a number), or one loss a row. It must be a mean
             over rows: agents' batches differ in size, so rows are weighted. A sum is refused.
         params: any pytree of arrays: where a run starts. An object that is a pytree, such as a module of Equinox, may
-            hold functions and settings too: its arrays of real numbers are learnt, the rest stays as it is.
+            hold functions and settings too: its arrays of real numbers are learnt, the rest stays as it is. Or a module
+            of flax.nnx, or a pair (module, variables) of flax.linen: `loss` then gets the module itself, ready to be
+            called; of a linen module with a state, or that draws, as loss(module, batch, key).
         data: a pytree of arrays with one row per sample.
         groups: whose row it is. Without it there is one agent.
         solution: w*, where it is known.
         convex: your word that the loss is convex in the parameters; None where you cannot say.
         options: weights, p_k, default n_k/n; batch and sampling, rows a step ("iid", "shuffle"), where None is the full
-            gradient.
+            gradient. random: the loss draws, and is called as loss(params, batch, key). state: arrays that a step
+            changes beside the parameters; then it is loss(params, batch, key, state) -> (loss, state). compute:
+            "bfloat16" or "float16", in which losses are computed of parameters that stay in theirs. predict:
+            predict(params, inputs) -> (n, classes) scores or (n,) numbers, for the accuracy of held-out rows where
+            data are (inputs, targets); with a state of its own predict(params, inputs, state).
     """
 
     def __init__(
@@ -89,12 +98,16 @@ class Loss(RowsProblem):
         groups: ArrayLike | None = None,
         solution: Model | None = None,
         convex: bool | None = None,
-        **options: Unpack[RowOptions],
+        **options: Unpack[LossOptions],
     ):
         for name, given in (("loss", loss), ("params", params)):
             if isinstance(given, TorchModule):
                 raise FedpointError(f"{name} is a {type(given).__name__}, a module of PyTorch: {NO_TORCH}")
-        weights, batch, sampling = row_options(**options)
+        asked = Asked(options.get("random", False), options.get("state"), options.get("compute"))
+        self._predict = options.get("predict")
+        weights, batch, sampling = row_options(
+            options.get("weights"), options.get("batch"), options.get("sampling", "iid")
+        )
         if sampling == "importance":
             raise FedpointError('sampling="importance" needs gradients of rows: use it with LeastSquares or Logistic')
         leaves = jax.tree.leaves(data)
@@ -111,8 +124,8 @@ class Loss(RowsProblem):
                 )
             check_finite(f"data (array {i})", leaf)
         check_agents(rows)
-        self._fixed = fixed_of("params", params)
-        params = self._fixed.split(params)
+        self._form = form_of(params, asked)
+        params = self._form.start
         for i, leaf in enumerate(jax.tree.leaves(params)):
             if not is_array(leaf):
                 raise FedpointError(f"params must be a tree of arrays; leaf {i} is {shown(leaf)}")
@@ -122,8 +135,9 @@ class Loss(RowsProblem):
         self.params = jax.tree.map(np.asarray, params)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
         self._given = None if solution is None else self.learnt(solution)
-        self.batch, self._convex = batch, convex
-        loss = OfWhole(loss, self._fixed) if self._fixed else loss
+        self.batch, self._convex, self._sampling = batch, convex, sampling
+        network = OfNetwork(loss, self._form, _precision(asked.compute))
+        loss = Exact(network) if self._form.changes or asked.compute else loss
         two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
         with calling("loss(params, batch) fails on two rows of the data: it"):
             said = double(jax.eval_shape)(loss, self.params, two)
@@ -137,7 +151,14 @@ class Loss(RowsProblem):
         if shape == ():
             some = jax.tree.map(lambda a: a[[0, -1]], data)
             check_mean(loss, self.params, some)
-        oracle = LossOracle(batch, sampling, function=loss, by_row=shape == (2,))
+        by_row = shape == (2,)
+        oracle = LossOracle(batch, sampling, function=loss, by_row=by_row)
+        if self._form.lucky:
+            self._check_batches(counts)
+            learnt = self._form.learnt
+            oracle = NetworkOracle(batch, sampling, function=network, by_row=by_row, learnt=learnt)
+            mask = jax.tree.unflatten(jax.tree.structure(self.params), learnt)
+            self.carried = None if all(learnt) else Only(mask=mask).split("state=:", self.params)
         self.set_rows(data, counts, (), oracle)
 
     @property
@@ -148,16 +169,52 @@ class Loss(RowsProblem):
         return self.params
 
     def learnt(self, model: Tree) -> Model:
-        return self._fixed.split(model)
+        return self._form.split(model)
 
     def whole(self, learnt: Model) -> Tree:
-        return self._fixed.whole(learnt)
+        return self._form.whole(learnt)
 
     def solution(self) -> Model | None:
         return self._given
 
     def why_no_solution(self) -> str:
         return "w* is not known: give it as solution= of the problem"
+
+    def _check_batches(self, counts: np.ndarray) -> None:
+        """Refuse statistics over batches that are filled up with rows that do not count."""
+        if all(self._form.learnt):
+            return
+        if self.batch is None and len(set(counts)) > 1:
+            raise FedpointError(
+                "a state changes with every batch, and agents have different numbers of rows: give batch=, or as many "
+                "rows to each"
+            )
+        if self._sampling == "shuffle" and (counts % (self.batch or 1)).any():
+            raise FedpointError(
+                f"a state changes with every batch, and the last one of an agent would have fewer than {self.batch} "
+                'rows: use sampling="iid", or numbers of rows that batch= divides'
+            )
+
+    @at_model
+    @double
+    def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
+        """Of every row its loss, and, where `predict` says what it is taken for, whether that is right."""
+        rows = (np.asarray(X), np.asarray(y))
+        built: list[Tree] = [jax.tree.structure(tree) for tree in (self.all_rows(), rows)]
+        if built[0] != built[1]:
+            raise FedpointError(
+                "held-out data are (X, y), but the data of this problem are not (inputs, targets): give evaluate= a "
+                "function of the model"
+            )
+        found: dict[str, np.ndarray] = {}
+        if self._predict is not None:
+            with calling("predict(params, inputs)"):
+                said = np.asarray(_outputs(self._form, self._predict, w, rows[0]))
+            if said.ndim == 2 and said.shape[1] > 1 and rows[1].dtype.kind in "iu":
+                found["accuracy"] = (said.argmax(1) == rows[1]).astype(float)
+        with calling("loss(params, batch)"):
+            found["loss"] = np.asarray(_row_losses(self.oracle, w, rows), float)
+        return found
 
     @at_model
     @double
@@ -208,15 +265,26 @@ def _of_copies(loss: Function, copies: tuple[int, ...], params: Model, rows: Dat
 @partial(jax.jit, static_argnums=0)
 def _row_gradients(oracle: LossOracle, rows: Data, w: Model) -> Array:
     """(n, d): the gradient of every row's loss, flattened."""
+    return jax.lax.map(
+        lambda row: ravel_pytree(jax.grad(lambda v: _row_loss(oracle, v, row))(w))[0], rows, batch_size=256
+    )
 
-    def one(row: Data) -> Array:
-        def loss(v: Model) -> Array:
-            value = oracle.function(v, jax.tree.map(lambda a: a[None], row))
-            return value[0] if oracle.by_row else value
 
-        return ravel_pytree(jax.grad(loss)(w))[0]
+def _row_loss(oracle: LossOracle, w: Model, row: Data) -> Array:
+    one = jax.tree.map(lambda a: a[None], row)
+    return oracle.weighted_loss(w, one, jnp.ones(1, jnp.result_type(*jax.tree.leaves(w))), ())
 
-    return jax.lax.map(one, rows, batch_size=256)
+
+@partial(jax.jit, static_argnums=0)
+def _row_losses(oracle: LossOracle, w: Model, rows: Data) -> Array:
+    """(n,)"""
+    return jax.lax.map(lambda row: _row_loss(oracle, w, row), rows, batch_size=256)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _outputs(form: Form, predict: Function, w: Model, inputs: Data) -> Array:
+    """What is said of the inputs, in blocks."""
+    return jax.lax.map(lambda x: form.predict(predict, w, x[None])[0], inputs, batch_size=256)
 
 
 @partial(jax.jit, static_argnums=0)

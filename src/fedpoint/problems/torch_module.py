@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -20,20 +20,12 @@ from fedpoint.core.random import Row
 from fedpoint.core.selection import Only
 from fedpoint.core.types import Data, Function, Model, Number, Tree
 from fedpoint.problems.base import Mine, Oracle, by_agent, check_agents, check_weights
+from fedpoint.problems.luck import LuckyBatch, lucky
 from fedpoint.problems.models import at_model
 from fedpoint.problems.rows import Batch, RowOptions, RowsOracle, RowsProblem, row_options
 
 if TYPE_CHECKING:
     from fedpoint.problems.torch_work import Work
-
-LUCK = 0x80000000  # of a row of random numbers: further on than any batch
-
-
-class LuckyBatch(NamedTuple):
-    """Rows, and two words from which PyTorch draws what the module asks for."""
-
-    rows: Batch | tuple[()]
-    luck: Array
 
 
 @dataclass(frozen=True)
@@ -45,8 +37,7 @@ class TorchOracle(RowsOracle):
     derivatives = "gradients are computed by PyTorch, outside of the compiled round, which cannot be differentiated"
 
     def draw(self, mine: Mine, plan: Data, row: Row, e: Number) -> LuckyBatch:
-        high, low = row.words((), LUCK)
-        return LuckyBatch(super().draw(mine, plan, row, e), jnp.stack([high, low]))
+        return lucky(super().draw(mine, plan, row, e), row)
 
     @property
     def predraw(self) -> bool:  # type: ignore[override]

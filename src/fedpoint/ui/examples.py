@@ -29,7 +29,9 @@ task = fp.problems.Quadratic(np.linspace(0.2, 2.0, {AGENTS}), centers, noise=0.0
 NETWORK = f"fp.Network.ring({AGENTS})"
 ONE_WAY = f"fp.Network.directed([(i, (i + 1) % {AGENTS}) for i in range({AGENTS})] + [(0, 3), (5, 1)])"
 CALLS = {
+    "apfl": "fp.APFL(step=0.2, local_steps=10, mix=0.8)",
     "diffusion": "fp.Diffusion(step=0.1)",
+    "ditto": "fp.Ditto(step=0.05, local_steps=10, pull=1.0)",
     "exact_diffusion": "fp.ExactDiffusion(step=0.1)",
     "extra": "fp.Extra(step=0.1)",
     "fedavg": "fp.FedAvg(step=0.05, local_steps=10)",
@@ -43,11 +45,13 @@ CALLS = {
     "fedprox": "fp.FedProx(step=0.05, local_steps=10, pull=1.0)",
     "fedrelax": "fp.FedRelax(coupling=0.5)",
     "fedsgd": "fp.FedSGD(step=0.1, coupling=0.5)",
+    "fine_tuned": "fp.FineTuned(step=0.05, local_steps=10, own_steps=3)",
     "general_rule": "fp.GeneralRule(step=0.05, local_steps=10, momentum=0.3)",
     "gradient_exchange": "fp.GradientExchange(step=0.5)",
     "gradient_tracking": "fp.GradientTracking(step=0.1)",
     "mime": "fp.Mime(step=0.05, local_steps=10, momentum=0.5)",
     "parameter_exchange": "fp.ParameterExchange(step=0.5)",
+    "pfedme": "fp.PFedMe(step=0.2, local_steps=10, pull=1.0)",
     "push_sum": "fp.PushSum(step=0.1)",
     "qfedavg": "fp.QFedAvg(q=1.0, step=0.05, local_steps=10)",
     "scafflsa": "fp.ScaffLSA(step=0.05, local_steps=10)",

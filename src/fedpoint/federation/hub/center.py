@@ -89,10 +89,10 @@ def _listen(
 
 @partial(jax.jit, static_argnames="layout")
 def _read(layout: Layout, inputs: Inputs, state: RunState, newcomer: State) -> Model:
-    """What nodes say is their model, where they have one of their own; of one hub that of an agent who has not worked
-    yet, as parts that stay at sites are not known here."""
+    """What nodes say is their model, where they have one of their own; of one hub what it can show of what agents have
+    in common, as models and parts that stay at sites are not known here."""
     said = state.mail.value if isinstance(state.mail, Mail) else newcomer
-    return layout.topology.per_hub(inputs.algorithm.read)(state.hub, said)
+    return layout.topology.per_hub(inputs.algorithm.shown)(state.hub, said)
 
 
 @jax.jit

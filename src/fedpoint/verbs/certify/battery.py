@@ -93,6 +93,16 @@ class Evidence:
         return self.subject.some(self.world, LONG_SOME)
 
     @property
+    def copies(self) -> int:
+        """How many models are seen: one, or one at each agent."""
+        return self.everyone.models.shape[1] // len(self.world.start)
+
+    def away(self, point: np.ndarray) -> float:
+        """How far the long run ends from a point, or its models from one that is theirs in common: root mean square."""
+        apart = self.everyone.last.reshape(-1, len(self.world.start)) - point.reshape(-1, len(self.world.start))
+        return float(np.sqrt((apart**2).sum(1).mean()))
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         return tuple(self.everyone.counts)
 
@@ -104,10 +114,10 @@ class Evidence:
 
     def expect(self, method: Method, recipe: Recipe, rounds: int = SHORT) -> Play:
         rounds = min(rounds, len(self.lengths)) if recipe.local_steps is None else rounds
-        return play(reference(method, self.told(recipe, rounds)), self.world, everyone(rounds))
+        return method.play(self.told(recipe, rounds), self.world, everyone(rounds))
 
     def expect_some(self, method: Method, recipe: Recipe, rounds: int = SHORT) -> Play:
-        return play(reference(method, recipe), self.world, some(self.world, rounds))
+        return method.play(recipe, self.world, some(self.world, rounds))
 
     def apart(self, method: Method, recipe: Recipe) -> tuple[float, float]:
         """How far the subject's rounds are from a reference's, with everyone and with some (0 where not valid)."""
@@ -148,13 +158,14 @@ WHOLE = tuple(name for name, method in METHODS.items() if method.partial)
 REST = tuple(name for name in METHODS if name not in WHOLE)
 
 
-def candidates(settings: Settings, names: tuple[str, ...]) -> Iterator[Method]:
-    """Methods whose settings are known."""
-    return (METHODS[name] for name in names if not missing(METHODS[name], settings))
+def candidates(settings: Settings, names: tuple[str, ...], copies: int = 1) -> Iterator[Method]:
+    """Methods whose settings are known, of so many models."""
+    known = (METHODS[name] for name in names if not missing(METHODS[name], settings))
+    return (method for method in known if method.copies == copies)
 
 
 def find_correct(evidence: Evidence, settings: Settings, names: tuple[str, ...]) -> Match | None:
-    for method in candidates(settings, names):
+    for method in candidates(settings, names, evidence.copies):
         for recipe in method.recipes(settings):
             if evidence.follows(method, recipe):
                 return Match(method, recipe)
@@ -163,7 +174,7 @@ def find_correct(evidence: Evidence, settings: Settings, names: tuple[str, ...])
 
 def find_mistake(evidence: Evidence, settings: Settings, names: tuple[str, ...], claimed: bool) -> Match | None:
     """The first known mistake whose rounds are the subject's."""
-    for method in candidates(settings, names):
+    for method in candidates(settings, names, evidence.copies):
         for mistake, recipe, right in method.wrong(settings, claimed):
             if evidence.follows(method, recipe):
                 return Match(method, recipe, mistake, right)
@@ -197,6 +208,8 @@ def landmarks(evidence: Evidence, settings: Settings) -> Iterator[Landmark]:
     world, equal = evidence.world, np.full(AGENTS, 1 / AGENTS)
     yield Landmark("optimum", "the optimum w*", world.optimum(), True)
     yield Landmark("optimum_of_equal_weights", "the optimum of equal weights", world.optimum(equal))
+    if evidence.copies > 1:
+        yield Landmark("own_minimisers", "every agent's own minimiser", world.c.ravel(), True)
     for k, own in enumerate(world.c):
         yield Landmark(f"minimiser_of_agent_{k}", f"the minimiser of agent {k} alone", own)
     if settings.get("local_steps", 1) is None:
@@ -233,14 +246,16 @@ def describe_limit(evidence: Evidence, settings: Settings) -> End:
     run = evidence.everyone
     if run.diverged:
         return End("diverges", f"it diverges (within {counted(len(run.models), 'round')})")
-    away = float(np.linalg.norm(run.last - evidence.world.optimum()))
+    away = evidence.away(evidence.world.optimum())
     if not np.ptp(run.models, axis=0).any():
         return End("start", f"the model never moves: it stays {away:.2g} from w*")
     if not run.settled:
         return End("unknown", f"it does not settle within {LONG:,} rounds (then {away:.2g} from w*)")
     for mark in landmarks(evidence, settings):
-        if same_point(run.last, mark.point):
+        if same_point(run.last, np.tile(mark.point, run.last.size // mark.point.size)):
             if mark.name == "optimum":
                 return End("optimum", "with everyone it ends at the optimum w*", True)
             return End(mark.name, f"it ends at {mark.title}, {away:.2g} from w*", mark.known)
+    if evidence.copies > 1:
+        return End("unknown", f"the agents' models end {away:.2g} from w*, root mean square")
     return End("unknown", f"it ends at no known point, {away:.2g} from w*")

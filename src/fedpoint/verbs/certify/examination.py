@@ -91,6 +91,8 @@ def _certify(
     else:
         examined, known, world = prepare_function(subject, check_settings(given | settings), claim, seed)
     evidence = Evidence(examined, world, seed)
+    if claim is not None and METHODS[claim].copies != evidence.copies:
+        raise _other_models(examined.name, claim)
     diagnosis = diagnose(evidence, claim, known)
     if claim is not None and diagnosis.needed:
         raise _ask(examined.name, claim, diagnosis.needed)
@@ -132,9 +134,20 @@ def _claim(subject: Algorithm | Rounds, claims: str | None) -> str | None:
     return None
 
 
+def _other_models(name: str, claim: str) -> FedpointError:
+    if METHODS[claim].copies == 1:
+        return FedpointError(
+            f"{name} has a model of its own at each agent, and {_title(claim)} has one for all of them"
+        )
+    return FedpointError(
+        f"{name} has one model for all agents, and {_title(claim)} one at each: set personal = True in the class, and "
+        "let read give the agent's own"
+    )
+
+
 def _ask(name: str, claim: str, missing: Sequence[str]) -> FedpointError:
     names = [{"step": "step= (or exact=True)"}.get(n, f"{n}=") if claim == "fedprox" else f"{n}=" for n in missing]
-    if "step" in missing:
+    if "step" in missing and "local_steps" not in missing:
         names.append("local_steps=")
     return FedpointError(
         f"certify cannot tell the settings of {name} from what it does: to compare it with {_title(claim)}, give "
@@ -224,7 +237,7 @@ def _rounds(evidence: Evidence, beside: Match) -> list[Finding]:
 
 def _limit(evidence: Evidence, beside: Match | None, place: End) -> Finding:
     seen, words = evidence.everyone, place.words
-    away = None if seen.diverged else float(np.linalg.norm(seen.last - evidence.world.optimum()))
+    away = None if seen.diverged else evidence.away(evidence.world.optimum())
     if beside is None:
         return Finding("limit", True if place.known else None, away, "a known point", words)
     expected = evidence.expect(beside.method, beside.recipe, len(evidence.lengths))

@@ -39,6 +39,8 @@ class Recipe:
     weights: str | Sequence[float] | np.ndarray = "fedavg"
     server: str = "sgd"
     second: float = 0.99
+    mix: float = 0.5
+    own_steps: int = 5
     adaptivity: float = 1e-3
     corrected: bool = True  # Adam's and Yogi's bias correction
     lengths: tuple[int, ...] | None = None  # Scaffnew's H by round, as observed
@@ -82,6 +84,12 @@ class Recipe:
     subtract: float = 1.0  # factor on the own gradient at the received model
     moved: bool = False  # agents change the momentum in their local steps
     undamped: bool = False  # gradients are not multiplied by 1 - momentum
+    # Methods with a model of its own at each agent.
+    anew: bool = False  # own steps begin where they should not: at the common model, or (fine-tuning) at the last own
+    near: str = "common"  # where own models are pulled, begin or are evaluated; or "end", "zero", "own"
+    sent: str = "common"  # whose change is sent; or "own"
+    swapped: str = ""  # where APFL has 1 - a for a: words of "point factor read"
+    chained: bool = False  # the factor of the chain rule (a, or pull) is missing in a step
 
     @classmethod
     def of(cls, settings: Settings) -> Recipe:

@@ -6,13 +6,17 @@ switches of `methods.Recipe` that make it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from fedpoint.verbs.certify import drift, methods
+import numpy as np
+
+from fedpoint.verbs.certify import drift, methods, personal
 from fedpoint.verbs.certify.methods import Recipe, Round, Setting, Settings
+from fedpoint.verbs.certify.world import AGENTS, Normal, Play, Reading, World, everyone, play
 
 Switches: TypeAlias = Settings | Callable[[Recipe], Settings]
 
@@ -34,13 +38,20 @@ class Mistake:
         return self.name, self.reason
 
 
+class Once(Protocol):
+    """The first noisy round of somebody: of a seed, or with noise as it is written."""
+
+    def __call__(self, seed: int, rng: Normal | None = None) -> Play: ...
+
+
 @dataclass(frozen=True)
 class Method:
     """A method of the catalogue.
 
     variants: settings that a subject may choose, unless they are given; all are right. fixed: settings that are part
     of the method. needs: settings without which there is nothing to compare with. steady: the limit stays at w* also
-    when only some take part. partial: valid then at all.
+    when only some take part. partial: valid then at all. read: where agents have models of their own, an agent's, of
+    the common one and what it keeps.
     """
 
     name: str
@@ -51,6 +62,32 @@ class Method:
     needs: tuple[str, ...] = ("step",)
     steady: bool = False
     partial: bool = True
+    read: Callable[[Recipe, np.ndarray, np.ndarray], np.ndarray] | None = None
+
+    @property
+    def copies(self) -> int:
+        """How many models there are."""
+        return 1 if self.read is None else AGENTS
+
+    def play(
+        self,
+        recipe: Recipe,
+        world: World,
+        ticks: Sequence[Sequence[int]],
+        seed: int = 0,
+        noise: float = 0.0,
+        rng: Normal | None = None,
+    ) -> Play:
+        """Rounds with these settings and switches."""
+        return play(partial(self.round, recipe), world, ticks, seed, noise, rng=rng, read=self.reading(recipe))
+
+    def reading(self, recipe: Recipe) -> Reading | None:
+        """An agent's model, with these settings."""
+        return None if self.read is None else partial(self.read, recipe)
+
+    def once(self, recipe: Recipe, world: World, noise: float) -> Once:
+        """The first noisy round."""
+        return lambda seed, rng=None: self.play(recipe, world, everyone(1), seed, noise, rng)
 
     def recipes(self, settings: Settings) -> Iterator[Recipe]:
         """The correct variants with these settings."""
@@ -387,15 +424,88 @@ NEWTON = (
     Mistake("weights_dropped", WEIGHTS_DROPPED, ({"curvature": "equal"},)),
 )
 
+OWN_SENT = Mistake(
+    "own_model_sent",
+    "the change of the agent's own model is sent, which never leaves it: what is averaged is the common one's",
+    ({"sent": "own"},),
+)
+OWN_FORGOTTEN = Mistake(
+    "own_model_forgotten",
+    "an agent's own model begins anew from the common one in every round: it is to be kept",
+    ({"anew": True},),
+)
+
+DITTO = (
+    OWN_SENT,
+    OWN_FORGOTTEN,
+    Mistake("pull_sign_flipped", "the pull is a push: away from the common model", ({"stretch": -1.0},)),
+    Mistake("pull_to_zero", "the pull is towards 0 instead of towards the common model", ({"near": "zero"},)),
+    Mistake("pull_doubled", "the pull is off by a factor of two", ({"stretch": 2.0}, {"stretch": 0.5}), claimed=True),
+    Mistake(
+        "pulled_to_own_steps",
+        "the own model is pulled to where the agent's common steps of this round end: it is to be pulled to the "
+        "common model that was received",
+        ({"near": "end"},),
+    ),
+    Mistake("pull_missing", "the pull has no effect: agents learn alone", ({"stretch": 0.0},), claimed=True),
+)
+
+TUNED = (
+    OWN_SENT,
+    Mistake(
+        "tuning_goes_on",
+        "fine-tuning goes on from the agent's last own model: it begins at the common model in every round",
+        ({"anew": True},),
+    ),
+    Mistake(
+        "tuned_from_own_steps",
+        "fine-tuning begins where the agent's common steps of this round end: it begins at the common model received",
+        ({"near": "end"},),
+    ),
+)
+
+MIXED = (
+    OWN_SENT,
+    OWN_FORGOTTEN,
+    Mistake(
+        "mixture_swapped",
+        "own and common model change places in the mixture: it is a v_k + (1 - a) w",
+        tuple({"swapped": where} for where in ("point", "point factor", "point read", "point factor read")),
+    ),
+    Mistake(
+        "mixture_not_evaluated",
+        "the field is evaluated at the own model: it belongs at the mixture a v_k + (1 - a) w",
+        ({"near": "own"},),
+    ),
+    Mistake(
+        "chain_rule_missing",
+        "the factor a of the chain rule is missing in the own step: the gradient of f_k(a v + (1 - a) w) is a g_k",
+        ({"chained": True},),
+    ),
+)
+
+ENVELOPES = (
+    replace(OWN_SENT, reason="theta_k - w is sent: it is the change of w_k after its steps on the envelope"),
+    Mistake(
+        "chain_rule_missing",
+        "the factor pull is missing in the local step: an envelope's gradient is pull (w - theta)",
+        ({"chained": True},),
+    ),
+    *(mistake for mistake in PROX if mistake.name == "pull_doubled"),
+    replace(SERVER[1], switches=({"server_step": 1.0},)),
+)
+
 PLAIN = (("pull", 0.0), ("exact", False), ("normalise", False))  # settings of other methods, which this one lacks
 ONE_STEP = (*PLAIN, ("local_steps", 1))
+STEPS = ("step", "local_steps")  # of methods with own models they are not to be told from where fields are evaluated
+NORMALISED: tuple[Settings, ...] = ({"normalise": False}, {"normalise": True})
 
 METHODS = {
     method.name: method
     for method in (
         Method("gradient_exchange", methods.average, COMMON, ONE_STEP),
         Method("parameter_exchange", methods.average, COMMON, ONE_STEP),
-        Method("fedavg", methods.average, COMMON, PLAIN[:2], variants=({"normalise": False}, {"normalise": True})),
+        Method("fedavg", methods.average, COMMON, PLAIN[:2], NORMALISED),
         Method(
             "fedprox",
             methods.average,
@@ -435,6 +545,41 @@ METHODS = {
         Method("fedexp", drift.fedexp, (*LONGER, *COMMON), PLAIN),
         Method("fedlin", drift.fedlin, (*SURVEYED, *COMMON), PLAIN, partial=False),
         Method("mime", drift.mime, (*MOMENTUM, *COMMON), PLAIN, needs=("step", "momentum")),
+        Method(
+            "ditto",
+            personal.ditto,
+            (*DITTO, *COMMON),
+            PLAIN[1:2],
+            NORMALISED,
+            needs=(*STEPS, "pull"),
+            read=personal.own_kept,
+        ),
+        Method(
+            "fine_tuned",
+            personal.fine_tuned,
+            (*TUNED, *COMMON),
+            PLAIN[:2],
+            NORMALISED,
+            needs=(*STEPS, "own_steps"),
+            read=personal.own_kept,
+        ),
+        Method(
+            "apfl",
+            personal.apfl,
+            (*MIXED, *COMMON),
+            PLAIN[:2],
+            NORMALISED,
+            needs=(*STEPS, "mix"),
+            read=personal.mixture,
+        ),
+        Method(
+            "pfedme",
+            personal.pfedme,
+            (*ENVELOPES, *COMMON),
+            (("exact", True), ("normalise", False)),
+            needs=(*STEPS, "pull"),
+            read=personal.own_kept,
+        ),
         Method("fednewton", methods.newton, (*NEWTON, *COMMON), ONE_STEP, needs=(), partial=False),
     )
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedpoint.verbs.certify.battery import LONG, SAME, SHORT, Evidence, Match, deviation, reference
-from fedpoint.verbs.certify.world import AGENTS, Play, World, everyone, play, some
+from fedpoint.verbs.certify.battery import LONG, SAME, SHORT, Evidence, Match, deviation
+from fedpoint.verbs.certify.world import AGENTS, Play, World, everyone, some
 
 FAR = 10.0  # where an agent's minimiser is put to see whether anybody notices; they are of order one
 STRETCHED = 1e6  # lengths beside which a force of constant length is nothing
@@ -54,7 +55,7 @@ def _stretched(rounds: Callable[[World, int], Play], world: World, factor: float
 
 def reference_stretches(world: World, beside: Match) -> bool:
     def rounds(world: World, rounds: int) -> Play:
-        return play(reference(beside.method, beside.recipe), world, everyone(rounds))
+        return beside.method.play(beside.recipe, world, everyone(rounds))
 
     return _stretched(rounds, world, 2.0, rounds(world, SHORT)) <= SAME
 
@@ -62,7 +63,7 @@ def reference_stretches(world: World, beside: Match) -> bool:
 def pull_is_bounded(evidence: Evidence, beside: Match) -> bool:
     """In a large enough world the pull does not count: its length does not grow with the distance."""
     world = evidence.world
-    without = play(reference(beside.method, beside.recipe.but({"pull": 0.0})), world, everyone(SHORT))
+    without = beside.method.play(beside.recipe.but({"pull": 0.0}), world, everyone(SHORT))
     return _stretched(evidence.subject.everyone, world, STRETCHED, without) <= 1e-4
 
 
@@ -87,7 +88,7 @@ def additive(after: OneRound, world: World) -> bool:
 
 
 def reference_additive(world: World, beside: Match) -> bool:
-    return additive(lambda world: play(reference(beside.method, beside.recipe), world, everyone(1)).last, world)
+    return additive(lambda world: beside.method.play(beside.recipe, world, everyone(1)).last, world)
 
 
 class Shift(NamedTuple):
@@ -97,16 +98,16 @@ class Shift(NamedTuple):
 
 
 def constant_shift(evidence: Evidence, beside: Match) -> Shift | None:
-    world, function = evidence.world, reference(beside.method, beside.recipe)
+    world, expected = evidence.world, partial(beside.method.play, beside.recipe)
 
     def shift(world: World) -> np.ndarray | None:
         seen = evidence.subject.everyone(world, 1)
-        return _apart(seen, play(function, world, everyone(1)))
+        return _apart(seen, expected(world, everyone(1)))
 
     def shift_of_some(first: int) -> np.ndarray | None:
         turned = world._replace(groups=world.groups[first:])
         seen = evidence.subject.some(turned, 1) if beside.method.partial else None
-        return None if seen is None else _apart(seen, play(function, turned, some(turned, 1)))
+        return None if seen is None else _apart(seen, expected(turned, some(turned, 1)))
 
     here, there = shift(world), shift(world._replace(start=world.start + 1.0))
     if here is None or there is None or not _same(here, there) or np.abs(here).max() < 1e-6:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -17,8 +16,9 @@ from fedpoint.verbs.certify.mistakes import (
     SAMPLES_SHARED,
     Method,
     Mistake,
+    Once,
 )
-from fedpoint.verbs.certify.world import Play, Rounds, World, everyone, play
+from fedpoint.verbs.certify.world import Play, World
 
 # Standard errors by which a variance may be off: a correct subject is beyond 6 once in 5e8 (for normal errors). From
 # 1000 rounds in three dimensions a variance has an error of about 3 %; two local steps with one sample double it, which
@@ -50,11 +50,9 @@ def noise_of(world: World) -> float:
     return float(np.trace(world.H.mean(0)) / len(world.start)) ** 2
 
 
-def first_rounds(function: Rounds, world: World, repeats: int, noise: float, seed: int, name: str = "") -> np.ndarray:
+def first_rounds(once: Once, repeats: int, seed: int) -> np.ndarray:
     """(repeats, d): the model after one round, again and again with other samples."""
-    ticks = everyone(1)
-    runs = [play(function, world, ticks, seed=seed * 100_003 + i, noise=noise, name=name) for i in range(repeats)]
-    return np.array([run.last for run in runs])
+    return np.array([once(seed * 100_003 + i).last for i in range(repeats)])
 
 
 class Scripted:
@@ -68,17 +66,17 @@ class Scripted:
         return self.rows[self.asked - 1] if self.asked <= len(self.rows) else np.zeros(size)
 
 
-def exact_spread(function: Rounds, world: World, noise: float, name: str = "") -> Spread | None:
-    """The variance of a round that is linear in its samples, without drawing any: one round for each number in them.
+def exact_spread(once: Once, d: int) -> Spread | None:
+    """The variance of a round that is linear in its samples of d numbers, without drawing any: one round for each
+    number in them.
 
     None where it is not linear (q-FedAvg, Adam), or draws random numbers of its own.
     """
 
     def result(rows: np.ndarray) -> tuple[np.ndarray, int]:
         script = Scripted(rows)
-        return play(function, world, everyone(1), noise=noise, name=name, rng=script).last, script.asked
+        return once(0, script).last, script.asked
 
-    d = len(world.start)
     base, count = result(np.zeros((0, d)))
     if count > MOST_SAMPLES:
         return None
@@ -90,12 +88,10 @@ def exact_spread(function: Rounds, world: World, noise: float, name: str = "") -
     return Spread(variance, 1e-6 * variance)  # roundings
 
 
-def round_spread(
-    function: Rounds, world: World, noise: float, seed: int, name: str = "", random: bool = False
-) -> Spread:
+def round_spread(once: Once, d: int, seed: int, random: bool = False) -> Spread:
     """Exactly where possible, else from many rounds."""
-    found = None if random else exact_spread(function, world, noise, name)
-    return found or spread(first_rounds(function, world, REPEATS, noise, seed, name))
+    found = None if random else exact_spread(once, d)
+    return found or spread(first_rounds(once, REPEATS, seed))
 
 
 class Repeats(NamedTuple):
@@ -181,8 +177,8 @@ def sample_test(subject: Noisy, world: World, seed: int, method: Method, recipe:
     noise = noise_of(world)
 
     def expected(reuse: bool) -> Spread:
-        function = partial(method.round, replace(recipe, reuse=reuse))
-        return round_spread(function, world, noise, seed + 7, random=recipe.local_steps is None)
+        once = method.once(replace(recipe, reuse=reuse), world, noise)
+        return round_spread(once, len(world.start), seed + 7, random=recipe.local_steps is None)
 
     seen, again = subject.noisy(world, noise, seed), subject.repeats(world, noise, seed)
     found = Samples(seen, expected(False), None, again)

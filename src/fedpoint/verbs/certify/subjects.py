@@ -32,8 +32,9 @@ from fedpoint.timing.participation import Answering, Everyone, Participation
 from fedpoint.verbs.certify.battery import SHORT
 from fedpoint.verbs.certify.exercise import not_watched, watch_experiments, watch_function
 from fedpoint.verbs.certify.methods import Recipe, Settings, average
+from fedpoint.verbs.certify.mistakes import METHODS
 from fedpoint.verbs.certify.samples import REPEATS, Repeats, Spread, repeats, round_spread, spread
-from fedpoint.verbs.certify.world import AGENTS, HUGE, Play, Rounds, World, build, everyone, play, some
+from fedpoint.verbs.certify.world import AGENTS, HUGE, Normal, Play, Reading, Rounds, World, build, everyone, play, some
 from fedpoint.verbs.run import run
 
 _FIELDS = [f.name for f in dataclasses.fields(Recipe)]
@@ -90,7 +91,7 @@ class ObjectSubject:
                 if error.round <= 1 or rounds <= 1:
                     raise FedpointError(f"{self.name} left the finite numbers in its first round") from None
                 diverged, rounds = True, min(rounds - 1, error.round - 1)
-        models = done.history[0]
+        models = done.history[0].reshape(rounds + 1, -1)
         huge = np.abs(models).max(1) > HUGE
         if huge.any():
             diverged, models = True, models[: huge.argmax()]
@@ -107,10 +108,12 @@ class ObjectSubject:
     def noisy_rounds(self, world: World, noise: float, rounds: int, seed: int) -> Play:
         """With samples that are the seed's, whoever asks for them."""
         done = self._run(self._experiment(world, None, noise, 1, seed), rounds)
-        return Play(done.history[0], False, [])
+        return Play(done.history[0].reshape(rounds + 1, -1), False, [])
 
     def noisy(self, world: World, noise: float, seed: int) -> Spread:
-        return spread(self._run(self._experiment(world, None, noise, REPEATS, seed), 1).model)
+        return spread(
+            np.asarray(self._run(self._experiment(world, None, noise, REPEATS, seed), 1).last).reshape(REPEATS, -1)
+        )
 
     def repeats(self, world: World, noise: float, seed: int) -> Repeats | None:
         return None
@@ -192,23 +195,26 @@ def _part(state: State, name: str) -> np.ndarray | None:
 
 
 class FunctionSubject:
-    """A plain function round(w, agents) -> w."""
+    """A plain function round(w, agents) -> w; read: where its agents have models of their own, an agent's."""
 
-    def __init__(self, function: Rounds):
-        self.function = function
+    def __init__(self, function: Rounds, read: Reading | None = None):
+        self.function, self.read = function, read
         self.name = function.__name__ if inspect.isroutine(function) else type(function).__name__
 
     def everyone(self, world: World, rounds: int) -> Play:
-        return play(self.function, world, everyone(rounds), name=self.name)
+        return play(self.function, world, everyone(rounds), name=self.name, read=self.read)
 
     def some(self, world: World, rounds: int) -> Play:
-        return play(self.function, world, some(world, rounds), name=self.name)
+        return play(self.function, world, some(world, rounds), name=self.name, read=self.read)
 
     def noisy(self, world: World, noise: float, seed: int) -> Spread:
-        return round_spread(self.function, world, noise, seed, name=self.name)
+        def once(seed: int, rng: Normal | None = None) -> Play:
+            return play(self.function, world, everyone(1), seed, noise, self.name, rng, read=self.read)
+
+        return round_spread(once, len(world.start), seed)
 
     def repeats(self, world: World, noise: float, seed: int) -> Repeats | None:
-        return repeats(play(self.function, world, everyone(3), seed, noise, self.name))
+        return repeats(play(self.function, world, everyone(3), seed, noise, self.name, read=self.read))
 
     def asks(self, world: World) -> list[bool]:
         asked = self.everyone(world, SHORT).questions
@@ -219,7 +225,7 @@ class FunctionSubject:
         if unknown := not_watched(self.name, [self.function]):
             return unknown
         plays = [(everyone(WATCHED), False), (some(world, WATCHED_SOME), False), (everyone(WATCHED_NOISY), True)]
-        return watch_function(self.function, self.name, world, noise, plays)
+        return watch_function(self.function, self.name, world, noise, plays, self.read)
 
     def check_repeatable(self, world: World) -> None:
         """The same start, the same rounds, unless the number of local steps is itself random."""
@@ -300,14 +306,14 @@ def prepare_function(
     function: Rounds, given: Settings, claim: str | None, seed: int
 ) -> tuple[FunctionSubject, Settings, World]:
     """The function, its settings (given, or read off its first round), and a world to suit them."""
-    subject = FunctionSubject(function)
+    subject = FunctionSubject(function, None if claim is None else METHODS[claim].reading(Recipe.of(given)))
     world = build(seed, steepness(given))
     subject.check_repeatable(world)
     settings = dict(given)
     lengths = subject.everyone(world, OBSERVED).counts
     if len(set(lengths)) > 1:  # another number of local steps in every round: Scaffnew's
         settings.setdefault("local_steps", None)
-    for name, value in observe(subject, world, claim, given).items():
+    for name, value in ({} if subject.read else observe(subject, world, claim, given)).items():
         settings.setdefault(name, value)
     return subject, settings, build(seed, steepness(settings))
 

@@ -130,10 +130,12 @@ class Participants(list):
 
 
 Rounds: TypeAlias = Callable[[np.ndarray, Participants], np.ndarray]  # one round of a subject
+Reading: TypeAlias = Callable[[np.ndarray, np.ndarray], np.ndarray]  # an agent's model, of the common w and its own v
 
 
 class Play(NamedTuple):
-    """What was seen: models (rounds + 1, d) as far as they are finite, and whether that is all of them.
+    """What was seen: models (rounds + 1, d) as far as they are finite, and whether that is all of them. Where agents
+    have models of their own, all of them in a row: (rounds + 1, agents d).
 
     counts: field evaluations of the first participant, by round. gap: |sum p_k c_k - c| at the end and control: the
     hub's c, where they are to be seen. asked: of the first round, the points at which each agent's field was evaluated.
@@ -178,31 +180,49 @@ def play(
     name: str = "",
     rng: Normal | None = None,
     kind: type[Participant] = Participant,
+    read: Reading | None = None,
 ) -> Play:
     """Rounds of a plain function. With a name it is a user's, whose mistakes are reported under it.
 
-    A play that stands still is not played on: its model is repeated.
+    A play that stands still is not played on: its model is repeated. read: where agents have models of their own, which
+    they keep in `memory["v"]`.
     """
-    memories: list[dict] = [{} for _ in range(AGENTS)]
+    memories: list[dict] = [{} if read is None else {"v": world.start.copy()} for _ in range(AGENTS)]
     server: dict = {}
+
+    def shown(w: np.ndarray) -> np.ndarray:
+        return w if read is None else np.concatenate([read(w, _own(memory, w, name)) for memory in memories])
+
     if rng is None and noise:
         rng = np.random.default_rng([seed, 0x5A3])
     w, seen = world.start.copy(), Play(np.zeros(0), False, [], None, None, [], [0] * AGENTS, [])
-    models = [w]
+    models = [shown(w)]
     with np.errstate(all="ignore"):
         for r, tick in enumerate(ticks):
             agents = [kind(world, k, r, memories[k], rng, noise) for k in tick]
             given = Participants(agents, server, r, AGENTS)
             w = _call(function, w.copy(), given, name, r) if name else function(w, given)
             _note(seen, agents)
-            if not np.isfinite(w).all() or np.abs(w).max() > HUGE:
+            model = shown(w)
+            if not np.isfinite(model).all() or np.abs(model).max() > HUGE or not np.isfinite(w).all():
                 return seen._replace(models=np.array(models), diverged=True)
-            models.append(w)
+            models.append(model)
             if stands_still(models):
-                models += [w] * (len(ticks) - r - 1)
+                models += [model] * (len(ticks) - r - 1)
                 break
     gap, control = _controls(world, memories, server)
     return seen._replace(models=np.array(models), gap=gap, control=control)
+
+
+def _own(memory: dict, w: np.ndarray, name: str) -> np.ndarray:
+    """What an agent keeps of its own, as long as a model."""
+    v = np.asarray(memory.get("v"))
+    if v.shape != w.shape or v.dtype.kind not in "fiu":
+        raise FedpointError(
+            f"{name} must keep each agent's own model in agent.memory['v'], an array of {counted(len(w), 'number')}; "
+            f"there is {'none' if memory.get('v') is None else f'one of shape {v.shape}'}"
+        )
+    return v.astype(float)
 
 
 def _note(seen: Play, agents: Sequence[Participant]) -> None:

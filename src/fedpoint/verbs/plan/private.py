@@ -82,6 +82,14 @@ class Nearest(NamedTuple):
     scheme: Participation
 
 
+class Lowest(NamedTuple):
+    """The least error that any setting reaches with the privacy that is asked for."""
+
+    error: float
+    rounds: int
+    scheme: Participation
+
+
 class PrivateSearch(Search):
     """The search for a plan that spends at most a given privacy."""
 
@@ -92,6 +100,8 @@ class PrivateSearch(Search):
         self.noises: dict[tuple[int, int], float] = {}  # multipliers by scheme and rounds
         self.lengths: dict[tuple[str, int, float], float] = {}
         self.nearest: Nearest | None = None
+        self.lowest: Lowest | None = None
+        self.unprotected = math.inf  # the least error that is reached without noise for privacy
 
     def multiplier(self, scheme: Participation, rounds: int) -> float:
         """What so many rounds need, or a little more: by divergences alone where losses as distributions take long."""
@@ -171,6 +181,10 @@ class PrivateSearch(Search):
             could = np.sqrt(np.maximum(aim - base, 0.0) / unit) / z  # of the noise that is needed
         if not np.isfinite(error).all() or error[-1] > 4 * error[0]:
             return Trial(step, math.inf, "diverges")
+        self.unprotected = min(self.unprotected, float(base.min()))
+        least = 1 + int(error[1:].argmin())
+        if self.lowest is None or error[least] < self.lowest.error:
+            self.lowest = Lowest(float(error[least]), least, scheme)
         could[0] = 0.0
         best = int(np.nanargmax(could))
         if self.nearest is None or could[best] > self.nearest.part:
@@ -197,13 +211,22 @@ class PrivateSearch(Search):
         )
 
     def advice(self) -> str:
-        """What epsilon would reach the target; empty where none was seen to."""
-        if self.nearest is None or not self.nearest.part > 0:
+        """What epsilon would reach the target, or what target epsilon reaches; empty where nothing was seen."""
+        if self.nearest is None or self.lowest is None:
             return ""
-        near = self.nearest
+        near, low = self.nearest, self.lowest
+        # What is promised is a little more than what is forecast.
+        reached = low.error * self.target / self.aim(False)
+        target = (
+            f"with epsilon {self.privacy.epsilon:g} the least target is about {reached:.2g}: "
+            f"{counted(low.rounds, 'round')} with {short(low.scheme)}"
+        )
+        if not near.part > 0:
+            floor = self.unprotected * self.target / self.aim(False)
+            return f"no epsilon does, as without noise for privacy the least target is about {floor:.2g}; {target}"
         account = Account(near.multiplier, near.scheme, self.experiment.problem.agents)
         needed, _ = account.epsilon(near.rounds, self.privacy.delta)
         return (
             f"within what was looked at, the least epsilon that reaches it is about {needed:.2g}: "
-            f"{counted(near.rounds, 'round')} with {short(near.scheme)}"
+            f"{counted(near.rounds, 'round')} with {short(near.scheme)}; {target}"
         )

@@ -15,7 +15,7 @@ from fedpoint.results.certificate import Unexercised
 from fedpoint.verbs.certify.exercise.decisions import Decisions, Expression, expression_at
 from fedpoint.verbs.certify.exercise.lines import Coverage
 from fedpoint.verbs.certify.exercise.source import owner_of
-from fedpoint.verbs.certify.world import Participant, Participants, Rounds, World, play
+from fedpoint.verbs.certify.world import Participant, Participants, Reading, Rounds, World, play
 
 COMPARISONS = frozenset((np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal))
 EXTREMES = frozenset((np.minimum, np.maximum, np.fmin, np.fmax))
@@ -110,7 +110,12 @@ class WatchedParticipant(Participant):
 
 
 def watch_function(
-    function: Rounds, name: str, world: World, noise: float, plays: Sequence[tuple[Sequence[Sequence[int]], bool]]
+    function: Rounds,
+    name: str,
+    world: World,
+    noise: float,
+    plays: Sequence[tuple[Sequence[Sequence[int]], bool]],
+    read: Reading | None = None,
 ) -> list[Unexercised]:
     """What these plays (who takes part in each round, and whether fields are noisy) never put to use."""
     lines, decisions = Coverage(), Decisions()
@@ -122,7 +127,8 @@ def watch_function(
     token = _decisions.set(decisions)
     try:
         for ticks, noisy in plays:
-            play(watched_round, world, ticks, noise=noise if noisy else 0.0, name=name, kind=WatchedParticipant)
+            among = noise if noisy else 0.0
+            play(watched_round, world, ticks, noise=among, name=name, kind=WatchedParticipant, read=read)
     except FedpointError as error:  # it works with arrays, and not with these
         return [Unexercised("", 0, name, f"which parts of it were put to use is not known: {error}")]
     finally:
