@@ -44,6 +44,17 @@ def test_samples_beyond_those_drawn_are_refused(steps: int, last: int, drawn: st
     assert "def samples(self, steps): return 2 * steps" in str(error.value)
 
 
+def test_samples_before_the_first_are_refused():
+    """Drawn ahead, -1 would be the last sample; drawn on the spot, one that no other step has."""
+
+    class Last(Pairs):
+        def local(self, w, memory, agent):
+            return -self.step * agent.field(w, -1), memory
+
+    with pytest.raises(fp.FedpointError, match=r"Last\.local asks for sample -1 .*: samples are numbered from 0"):
+        fp.Experiment(Last(0.1, 4), QUAD)
+
+
 def test_a_wrapper_does_not_hide_them():
     with pytest.raises(fp.FedpointError, match=r"Pairs\.local asks for sample 7"):
         fp.Experiment(fp.Extrapolated(Pairs(0.1, 4)), QUAD)

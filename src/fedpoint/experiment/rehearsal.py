@@ -125,7 +125,12 @@ class Rehearsing(Agent):
 
 def _check_samples(method: Algorithm, agent: Rehearsing) -> None:
     """Refuse samples beyond those that are drawn: as many as it takes, or as the method says."""
-    steps, last = method.local_steps, max(agent.asked, default=0)
+    steps, last, first = method.local_steps, max(agent.asked, default=0), min(agent.asked, default=0)
+    if first < 0:
+        raise FedpointError(
+            f"{type(method).__name__}.local asks for sample {first} (agent.field(w, {first})): samples are numbered "
+            "from 0, and the last one of a round is samples(steps) - 1"
+        )
     if not (method.counts_samples() and isinstance(steps, int) and isinstance(agent.sampled, int)):
         return
     drawn = max(method.samples(steps), agent.sampled)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -345,20 +346,19 @@ def trial(space: Space, numbers: Numbers) -> tuple[Message, State, Watched]:
     return *algorithm.local(heard, memory, agent), agent
 
 
+@partial(jax.jit, static_argnums=0)  # never run: traced once for all numbers of the same shapes
+def _tried(space: Space, numbers: Numbers) -> tuple[Message, State, Array]:
+    """The same, and as many numbers as the agent was asked for luck of its own."""
+    message, memory, agent = trial(space, numbers)
+    return message, memory, jnp.zeros(len(agent.asked))
+
+
 def template(space: Space, numbers: Numbers) -> tuple[Message, State]:
     """Shapes of a message and of a memory."""
-    return jax.eval_shape(lambda numbers: trial(space, numbers)[:2], numbers)
+    return _tried.eval_shape(space, numbers)[:2]
 
 
 @double
 def draws_own(space: Space, numbers: Numbers) -> bool:
     """Whether agents draw random numbers of their own."""
-    agents: list[Watched] = []
-
-    def shapes(numbers: Numbers) -> Message:
-        message, _, agent = trial(space, numbers)
-        agents.append(agent)
-        return message
-
-    jax.eval_shape(shapes, numbers)
-    return bool(agents[0].asked)
+    return bool(_tried.eval_shape(space, numbers)[2].size)
