@@ -188,7 +188,13 @@ def _unflatten(cls: type[One], aux: tuple, children: Sequence[Tree]) -> One:
 def values_of(one: Record | DataclassInstance) -> dict[str, Setting]:
     """The values of the fields of a record, or of another dataclass, by name."""
     held = vars(one)
-    return {field.name: held[field.name] for field in dataclasses.fields(one)}  # type: ignore[arg-type]
+    return {name: held[name] for name in _names(type(one))}
+
+
+@cache
+def _names(cls: type[Record | DataclassInstance]) -> tuple[str, ...]:
+    """Of the fields."""
+    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
 
 
 def with_leaves(one: One, values: Mapping[str, Tree]) -> One:

@@ -58,7 +58,7 @@ ENOUGH = 1 << 14  # numbers of an agent's rows and model, above which agents wor
 RAGGED = 3  # times the mean that an agent has rows, from which on agents work one after the other
 AT_ONCE = 1 << 26  # numbers of all agents' rows and models, above which they work one after the other
 DEAR = 1 << 20  # numbers that an exact round handles, above which programs are compiled with care
-ROUGH = 1 << 12  # numbers of a state, above which columns of noise are followed in single precision
+ROUGH = 500  # numbers of a state, above which columns of noise are followed in single precision
 
 
 class Setting:
