@@ -160,7 +160,9 @@ def million() -> Sized:
 
 
 def network(hidden: int = 660, agents: int = 20) -> Sized:
-    """One hidden layer, 49,510 numbers: forecast around where exact gradients lead."""
+    """One hidden layer, 49,510 numbers, with a ridge around where it begins, as in fine-tuning: forecast around where
+    exact gradients lead. With a ridge around 0 hidden units trade places almost for nothing: runs wander through a
+    valley for many thousands of rounds, and a forecast says that it found no fixed point."""
     X, y = datasets.load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
     params = {
@@ -173,7 +175,7 @@ def network(hidden: int = 660, agents: int = 20) -> Sized:
     def loss(p: dict, batch: tuple) -> jax.Array:
         x, y = batch
         z = jnp.tanh(x @ p["a"] + p["b"]) @ p["c"] + p["d"]
-        ridge = 0.02 * sum((v**2).sum() for v in p.values())
+        ridge = 0.02 * sum(((p[name] - params[name]) ** 2).sum() for name in params)
         return jax.nn.logsumexp(z, 1) - jnp.take_along_axis(z, y[:, None], 1)[:, 0] + ridge
 
     problem = fp.problems.Loss(loss, params, (X / 16, y), groups=np.arange(len(y)) % agents, batch=10)

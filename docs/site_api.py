@@ -164,9 +164,12 @@ def _list(title: str, items: dict[str, str]) -> str:
 
 
 def _methods(cls: type) -> str:
-    """The public methods and properties that the class explains itself, with the arguments that each explains."""
-    lines = []
-    for name, value in vars(cls).items():
+    """The public methods and properties that the class explains itself, or a base of it in the same room, with the
+    arguments that each explains."""
+    room, lines = cls.__module__.rsplit(".", 1)[0], list[str]()
+    bases = [base for base in reversed(cls.__mro__) if base.__module__.rsplit(".", 1)[0] == room]
+    for name in {name: None for base in bases for name in vars(base)}:
+        value = inspect.getattr_static(cls, name)
         inner = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         inner = getattr(inner, "func", getattr(inner, "fget", inner))  # of a cached or plain property
         if name.startswith("_") or not inspect.isfunction(inner) or not inner.__doc__:

@@ -205,8 +205,35 @@ def test_what_has_no_quantiles_says_why():
     with pytest.raises(fp.FedpointError, match="no quantiles: it diverges: the mean grows"):
         fp.forecast(fp.FedAvg(10.0, 2), quadratic(1)).quantile(0.9)
     decaying = fp.forecast(fp.FedAvg(fp.steps.InverseTime(0.1, 8.0), 2), quadratic(1))
-    with pytest.raises(fp.FedpointError, match="no quantiles: decaying"):
-        decaying.quantile(0.9, 10)
+    with pytest.raises(fp.FedpointError, match="no quantiles once settled: rounds that change never settle; say after"):
+        decaying.quantile(0.9)
+
+
+def test_runs_of_decaying_steps_stay_below_quantiles_as_often_as_forecast():
+    """Samples are normal and rounds affine, so that the law is exact."""
+    method, problem, start = fp.FedAvg(fp.steps.InverseTime(1.0, 8.0), 2), quadratic(3), 2 * np.ones(3)
+    f = fp.forecast(method, problem, start=start)
+    run = fp.run(method, problem, rounds=20, repeats=2000, seed=1, start=start)
+    for t in (2, 20):
+        law = f._law(t)
+        assert law.mean == pytest.approx(f.curve(t)[-1], rel=1e-9)
+        assert covered(run.error[:, t], [f.quantile(p, t) for p in LEVELS]) <= 4
+        assert covered(run.error[:, t], [quantile(law._replace(weights=np.sqrt(law.weights)), p) for p in LEVELS]) > 4
+
+
+@pytest.mark.slow
+def test_running_means_of_curved_rounds_stay_below_quantiles_as_often_as_forecast():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = (X @ [1.0, -1.0, 0.5] + rng.normal(size=60) > 0).astype(int)
+    problem = fp.problems.Logistic(X, y, groups=np.arange(60) % 3, ridge=0.1, batch=2)
+    f = fp.forecast(fp.Averaged(fp.FedAvg(0.5, 2), 5), problem)
+    run = fp.run(f.algorithm, problem, rounds=40, repeats=2000, seed=1)
+    for t in (20, 40):
+        assert f._law(t).mean == pytest.approx(f.curve(t)[-1], rel=1e-9)
+        assert covered(run.error[:, t], [f.quantile(p, t) for p in LEVELS]) <= 4
+    with pytest.raises(fp.FedpointError, match="in the long run: the spread of a running mean is forecast where"):
+        f.quantile(0.9)
 
 
 @pytest.mark.parametrize(

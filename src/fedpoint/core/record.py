@@ -192,9 +192,9 @@ def values_of(one: Record | DataclassInstance) -> dict[str, Setting]:
 
 
 @cache
-def _names(cls: type[Record | DataclassInstance]) -> tuple[str, ...]:
+def _names(cls: type) -> tuple[str, ...]:
     """Of the fields."""
-    return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def with_leaves(one: One, values: Mapping[str, Tree]) -> One:

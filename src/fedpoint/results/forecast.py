@@ -3,68 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
-from fedpoint.core.algorithm import Algorithm, samples_per_round
+from fedpoint.core.algorithm import samples_per_round
 from fedpoint.core.arguments import check_kind, checked_methods
-from fedpoint.core.arrays import numbers
-from fedpoint.core.errors import FedpointError, check_count, check_number
+from fedpoint.core.errors import FedpointError, check_count
 from fedpoint.core.kinds import Count, NonNegative, Probability, Whole
-from fedpoint.core.numbers import counted
-from fedpoint.core.types import Model, Plain
-from fedpoint.problems.base import Problem
+from fedpoint.core.types import Plain
 from fedpoint.results import forecast_text as words
+from fedpoint.results.ending import Ending
+from fedpoint.results.rounds_to import Rounds, rounds_to
 from fedpoint.theory.affine import Affine, Still
 from fedpoint.theory.assumptions import Condition, assumptions
 from fedpoint.theory.asynchronous import Bounds, Contraction, asynchronous
 from fedpoint.theory.bounds import Bound, bounds
-from fedpoint.theory.choice import KINDS, Asked, in_step, kind_of, outlook_of
+from fedpoint.theory.changing_rounds import ChangingRounds
+from fedpoint.theory.choice import KINDS, Asked, outlook_of
 from fedpoint.theory.closed_forms import closed_forms
 from fedpoint.theory.jumps import Jumps
-from fedpoint.theory.late_answers import LateAnswers, Merges
-from fedpoint.theory.moments import along_path
+from fedpoint.theory.late_answers import LateAnswers
 from fedpoint.theory.operator import Setting
-from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook
+from fedpoint.theory.outlook import Accuracy, Law, Outlook
 from fedpoint.theory.quadratic_forms import distribution, quantile
-from fedpoint.theory.steady import Iterated, NoLimit, Steady, fixed_point, iterate, limit_error, mean_rate
+from fedpoint.theory.steady import NoLimit, Steady, mean_rate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedpoint.graphs.network import Network
     from fedpoint.results.run import Run
-    from fedpoint.timing.base import Timing
-
-LARGEST_ROOT = 1000  # numbers of a model whose curvature is computed as a matrix
-LARGEST_DECAY = 200  # numbers of a state whose rounds change, and whose covariance is followed
-LONGEST = 1 << 22  # rounds that `rounds_to` looks ahead
-LONGEST_DECAY = 1 << 14  # the same where steps decay
-
-
-class Rounds(float):
-    """A number of rounds; infinite when the target is never reached, and then `reason` says why."""
-
-    reason: str
-
-    def __new__(cls, value: float, reason: str = "") -> Rounds:
-        self = super().__new__(cls, value)
-        self.reason = reason
-        return self
-
-    def __repr__(self) -> str:
-        return f"never: {self.reason}" if math.isinf(self) else f"{int(self)}"
-
-    __str__ = __repr__
 
 
 @checked_methods
-class Forecast:
+class Forecast(Ending):
     """What theory says of a run before it runs. Everything is computed when first asked for.
 
     Args:
@@ -94,203 +69,6 @@ class Forecast:
     """
 
     burn_in: int | None = None  # rounds after which models are averaged; None: the last one is read
-
-    def __init__(self, setting: Setting, floor: str, around: Model | None, measure: str):
-        self.setting, self._how, self.around, self.measure = setting, floor, around, measure
-
-    @property
-    def algorithm(self) -> Algorithm:
-        return self.setting.algorithm
-
-    @property
-    def problem(self) -> Problem:
-        return self.setting.problem
-
-    @property
-    def timing(self) -> Timing:
-        """Who works when, as it was given."""
-        return self.setting.bound.experiment.timing
-
-    @property
-    def network(self) -> Network | None:
-        return self.setting.bound.network
-
-    @property
-    def by_node(self) -> bool:
-        """Every agent is the node of a network, with a model of its own."""
-        return self.setting.topology.by_node
-
-    @property
-    def own_models(self) -> bool:
-        """Every agent has a model of its own, on a network or beside a fusion center."""
-        return self.setting.topology.own_models
-
-    # Where it ends
-
-    @cached_property
-    def optimum(self) -> np.ndarray | None:
-        """What a run is after, flattened: w*, or a model for every node; None where it is not known."""
-        w = self.setting.bound.solution
-        return None if w is None else self.setting.flatten(w)
-
-    @cached_property
-    def origin(self) -> np.ndarray:
-        """The state from which the expected round is followed."""
-        x = self.setting.origin.copy()
-        if self.around is not None:  # the hub's model moved to the point, all else as at the start
-            x = self.setting.moved_to(x, self.setting.flatten(self.around))
-        return x
-
-    @cached_property
-    def _settled(self) -> Iterated | None:
-        return iterate(self.setting) if self.setting.adaptive else None
-
-    @cached_property
-    def _found(self) -> np.ndarray | NoLimit:
-        """The fixed point, or why there is none."""
-        s = self.setting
-        if self._merges is not None:
-            return self._merges.state
-        if self._settled is not None:
-            if self._settled.x is not None:
-                return self._settled.x
-            return NoLimit("its steps do not shrink towards a limit", self._settled.grows)
-        if self.algorithm.coupled and self.optimum is not None:  # where such methods end, unless they are broken
-            x = s.at(s.bound.solution)
-            if np.abs(s.step(x) - x).max() <= 1e-9 * (1 + np.abs(x).max()):
-                return x
-        try:
-            return fixed_point(s, self.origin)
-        except NoLimit as error:
-            return error
-
-    @property
-    def state(self) -> np.ndarray | None:
-        """The state in the limit; None where there is none."""
-        return None if self.setting.scheduled or isinstance(self._found, NoLimit) else self._found
-
-    @property
-    def fixed_point(self) -> Model | None:
-        """Where the expected round settles, without noise; None where it does not."""
-        return None if self.state is None else self.setting.model_of(self.setting.read(self.state))
-
-    @property
-    def limit(self) -> Model | None:
-        """The model at which the mean of runs settles; None where nothing settles."""
-        return None if self._end is None else self.setting.model_of(self._end)
-
-    @cached_property
-    def _end(self) -> np.ndarray | None:
-        """The limit, flattened."""
-        if self.state is None:
-            return None
-        known = isinstance(self.outlook, Outlook) and not (self.noiseless or self.diverges)
-        return self.outlook.limit if known else self.setting.read(self.state)  # type: ignore[union-attr]
-
-    @property
-    def _gap(self) -> np.ndarray | None:
-        return None if self._end is None or self.optimum is None else self._end - self.optimum
-
-    @cached_property
-    def _root(self) -> np.ndarray | None:
-        """L with |L (w - w*)|^2 what is measured; None is the plain distance, or `_weight` tells it."""
-        if self.measure == "error" or self._weight is not None:
-            return None
-        values, axes = np.linalg.eigh(self.setting.curvature(self._centre))
-        return np.sqrt(np.maximum(values, 0) / 2)[:, None] * axes.T
-
-    @cached_property
-    def _weight(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Rows times L'L, where L would be too large: half the curvature of the objective."""
-        if self.measure == "error" or len(self.setting.flatten(self.setting.start)) <= LARGEST_ROOT:
-            return None
-        return lambda rows: self.setting.curved(self._centre, rows) / 2
-
-    @property
-    def _centre(self) -> np.ndarray:
-        """From where it is measured: w*, or the fixed point where that is not known."""
-        return self.optimum if self.optimum is not None else self.setting.read(self._settles())
-
-    def _settles(self) -> np.ndarray:
-        if self.state is None:
-            raise FedpointError("there is no limit to measure from: the expected round does not settle")
-        return self.state
-
-    @cached_property
-    def gauge(self) -> Gauge:
-        """What is measured, from w*, or from the fixed point where that is not known."""
-        return Gauge(self._centre, self._root, self.setting.models, self._weight)
-
-    def measured(self, difference: np.ndarray) -> np.ndarray:
-        """The part of a difference of models whose square is measured; rows where there are several.
-
-        Args:
-            difference: of models, as vectors.
-        """
-        return Gauge(np.zeros(0), self._root, self.setting.models)(numbers("difference", difference))
-
-    @cached_property
-    def reading(self) -> np.ndarray:
-        """R with |R x|^2 what is measured of a deviation x of the state."""
-        at = self.origin if self.state is None else self.state
-        return Gauge(np.zeros(0), self._root, self.setting.models).of_state(self.setting.reading_at(at))
-
-    @property
-    def bias(self) -> float | None:
-        """|limit - w*|; None where w* is not known."""
-        return None if self._gap is None else self._distance(self._gap)
-
-    @cached_property
-    def moved_by_gather(self) -> float | None:
-        """How far a robust gather (or an attack) moves the limit from that of honest weighted sums: the price of a
-        robust mean where nobody lies. None with weighted sums, and where one of the two has no limit."""
-        if not self.setting.bound.merged_by or self._end is None:
-            return None
-        plain = self.setting.bound.experiment.replace(gather=None, attack=None)
-        sums = Forecast(Setting(plain.bind(), self.setting.coarse), self._how, self.around, self.measure)
-        return None if sums._end is None else self._distance(self._end - sums._end)
-
-    @property
-    def deviation(self) -> float | None:
-        """The root of the variance of single runs once settled; None where it is not computed, or nothing settles."""
-        known = self.variance is not None and math.isfinite(self.variance)
-        return math.sqrt(self.variance) if known else None  # type: ignore[arg-type]
-
-    @property
-    def drift(self) -> float | None:
-        """|fixed_point - w*|: what different agents and local steps do without noise; None where w* is not known."""
-        if self.state is None or self.optimum is None:
-            return None
-        return self._distance(self.setting.read(self.state) - self.optimum)
-
-    @property
-    def noise_bias(self) -> float | None:
-        """|limit - fixed_point|: how far noise moves the mean of runs, as fields or the hub's merge are curved."""
-        if self.state is None or self._end is None:
-            return None
-        return self._distance(self._end - self.setting.read(self.state))
-
-    def _distance(self, difference: np.ndarray) -> float:
-        """The root of the mean square over nodes, 0 where it is rounding."""
-        nodes = math.sqrt(self.setting.models)
-        at = self.optimum if self.optimum is not None else self.setting.read(self._settles())
-        size, scale = float(np.linalg.norm(difference)) / nodes, float(np.linalg.norm(at)) / nodes
-        model = jax.tree.leaves(self.problem.start())  # in single precision w* is known to its rounding
-        rounding = max(1e-10, *(8 * float(np.finfo(np.result_type(a, np.float32)).eps) for a in model))
-        return size if size > rounding * (1 + scale) else 0.0
-
-    @cached_property
-    def limit_error(self) -> float:
-        """The standard error of the limit, where the lineups behind it were drawn (the hub does not merge linearly, and
-        they are too many to be listed), or how far noise moves it is known from drawn rounds. 0 otherwise."""
-        lineups = self.setting.lineups
-        if self.state is None:
-            return 0.0
-        known = isinstance(self.outlook, Outlook) and not (self.noiseless or self.diverges)
-        moved = self.outlook.limit_error if known else 0.0  # type: ignore[union-attr]
-        if lineups is None or not lineups.drawn:
-            return moved
-        return math.hypot(moved, limit_error(self.setting, self.state, self.reading))
 
     # How fast
 
@@ -361,11 +139,20 @@ class Forecast:
     # How noisy
 
     @cached_property
-    def noiseless(self) -> bool:
-        """Nothing is random, but perhaps the turns of a network's nodes."""
-        s = self.setting
-        no_luck = (self.by_node or (self.in_step and not s.timing.drawn)) and not any(s.numbers.drawn)
-        return bool(s.silent and no_luck and not s.lucky and not s.lossy and not s.timing.links_fail)
+    def moved_by_gather(self) -> float | None:
+        """How far a robust gather (or an attack) moves the limit from that of honest weighted sums: the price of a
+        robust mean where nobody lies. None with weighted sums, and where one of the two has no limit."""
+        if not self.setting.bound.merged_by or self._end is None:
+            return None
+        plain = self.setting.bound.experiment.replace(gather=None, attack=None)
+        sums = Forecast(Setting(plain.bind(), self.setting.coarse), self._how, self.around, self.measure)
+        return None if sums._end is None else self._distance(self._end - sums._end)
+
+    @property
+    def deviation(self) -> float | None:
+        """The root of the variance of single runs once settled; None where it is not computed, or nothing settles."""
+        known = self.variance is not None and math.isfinite(self.variance)
+        return math.sqrt(self.variance) if known else None  # type: ignore[arg-type]
 
     @cached_property
     def noise_by(self) -> str:
@@ -378,11 +165,6 @@ class Forecast:
         if self.state is None:
             return "there is no limit"
         return self.outlook if isinstance(self.outlook, str) else self.outlook.how
-
-    @cached_property
-    def noise_if_settled(self) -> str:
-        """The same, without looking for a limit."""
-        return kind_of(self.setting, self._how)
 
     @cached_property
     def outlook(self) -> Outlook | str:
@@ -398,13 +180,6 @@ class Forecast:
         rate, seed = math.nan if self._told_rate else self._rate_expected, self.setting.bound.experiment.seed
         asked = Asked(self.setting, self.state, self.origin, self.gauge, rate, self.optimum is not None, seed)
         return outlook_of(self.noise_if_settled, asked)
-
-    @cached_property
-    def _merges(self) -> Merges | None:
-        """Of a fusion center that merges answers as they come; None where it waits for them."""
-        if self.by_node or self.noise_if_settled != "jumps":
-            return None
-        return Merges(self.setting, self.timing, self.origin)
 
     @cached_property
     def jumps(self) -> Jumps | LateAnswers | None:
@@ -456,20 +231,6 @@ class Forecast:
         """bias^2 + variance; without a known w*, around the limit. measure="loss": E f - f* likewise."""
         return None if self.variance is None else self.variance + self.bias2
 
-    @property
-    def bias2(self) -> float:
-        """What the bias contributes to what is measured."""
-        if not self.bias or self._gap is None:
-            return 0.0
-        return float(self.gauge.squares(self._gap[None])[0])
-
-    @property
-    def drift2(self) -> float:
-        """What the drift alone would contribute."""
-        if not self.drift or self.state is None:
-            return 0.0
-        return float((self.measured(self.setting.read(self.state) - self.optimum) ** 2).sum())
-
     @cached_property
     def without_channel(self) -> Forecast | None:
         """The same with messages that arrive as they were sent; None where they do."""
@@ -484,17 +245,11 @@ class Forecast:
     def curve(self, rounds: int) -> np.ndarray:
         """(rounds + 1,): E|w_t - w*|^2 from the start on (without a known w*, around the limit); see `proviso`."""
         check_count("rounds", rounds, 0)
-        s, target = self.setting, self.optimum
-        if s.scheduled and s.counts_at_agents:
-            raise FedpointError("no curve of rounds that change with what agents have counted")
-        if target is None:
-            if s.scheduled:
-                raise FedpointError("with rounds that change and an unknown solution there is nothing to measure from")
-            target = s.read(self._settles())
-        if s.scheduled and not self.by_node:
-            return self._decaying(rounds, target)
+        s = self.setting
+        if s.scheduled and (not self.by_node or self.optimum is None or s.counts_at_agents):
+            return self._changing.path(rounds)
         if self.jumps is None and (self.noiseless or self.without_noise):
-            return self.gauge.squares(s.path(self.origin, rounds) - target)
+            return self.gauge.squares(s.path(self.origin, rounds) - self.gauge.target)
         if self.state is None:
             raise FedpointError("there is no curve: the expected round does not settle")
         if isinstance(self.outlook, str):
@@ -511,18 +266,14 @@ class Forecast:
         check_count("rounds", rounds, 0)
         return self.setting.path(self.origin, rounds) if self.jumps is None else self.jumps.mean_path(rounds)
 
-    def _decaying(self, rounds: int, target: np.ndarray) -> np.ndarray:
-        """The curve of steps that decay: linearised anew in every round."""
-        s = self.setting
-        if s.lossy and not s.known_channel:
-            raise FedpointError("no curve of rounds that change: what the channel does is known from drawn rounds only")
-        if s.size > LARGEST_DECAY or not (s.exact or s.oracle.known_noise):
-            raise FedpointError(
-                f"the curve of rounds that change is forecast for states up to {LARGEST_DECAY} numbers and problems "
-                f"that tell the covariance of their samples; this one has {s.size}"
-            )
-        mean, variance = along_path(s, self.origin, self.reading, rounds)
-        return (self.measured(mean - target) ** 2).sum(1) + variance
+    @cached_property
+    def _changing(self) -> ChangingRounds:
+        """With a fusion center, of runs whose rounds change; refused where they cannot be followed."""
+        if self.setting.counts_at_agents:
+            raise FedpointError("no curve of rounds that change with what agents have counted")
+        if self.optimum is None:
+            raise FedpointError("with rounds that change and an unknown solution there is nothing to measure from")
+        return ChangingRounds(self.setting, self.origin, self.reading, self.gauge)
 
     def quantile(self, probability: Probability, rounds: Whole | None = None) -> float:
         """The error that a single run stays below with this probability after so many rounds; None: once settled.
@@ -555,17 +306,16 @@ class Forecast:
             if certain is None:
                 raise FedpointError(f"no quantiles once settled: {self.reason or self.noise_by}")
             return Law(np.zeros(0), np.zeros(0), certain)
+        if self.setting.scheduled and self.in_step and not self.by_node:
+            if rounds is None:
+                raise FedpointError("no quantiles once settled: rounds that change never settle; say after how many")
+            return self._changing.law(rounds)
         if isinstance(self.outlook, str) or self.without_noise:
             raise FedpointError(f"no quantiles: {self.reason or self.proviso or self.noise_by}")
         law = self.outlook.law(rounds)
         if law is None:
             raise FedpointError(f"no quantiles: {self.reason or 'drawn rounds tell means only'}")
         return law
-
-    @property
-    def in_step(self) -> bool:
-        """With a fusion center that waits, or on a network where all nodes work in every round, hearing what is new."""
-        return in_step(self.setting)
 
     @cached_property
     def without_noise(self) -> bool:
@@ -616,45 +366,7 @@ class Forecast:
         Args:
             target: a squared distance.
         """
-        target = check_number("target", target, strict=True)
-        never = "" if self.setting.scheduled else self._never(target)
-        if never:  # unless the mean passes close to w* on its way to where it stays
-            try:
-                with np.errstate(all="ignore"):
-                    below = np.flatnonzero(self.curve(self._transient()) <= target)
-            except FedpointError:
-                below = np.array([])
-            return Rounds(int(below[0])) if len(below) else Rounds(math.inf, never)
-        rounds = 256
-        while rounds <= LONGEST:
-            below = np.flatnonzero(self.curve(rounds) <= target)
-            if len(below):
-                return Rounds(int(below[0]))
-            if self.setting.scheduled and rounds >= LONGEST_DECAY:
-                return Rounds(
-                    math.inf, f"not within {counted(rounds, 'round')}, as far as rounds that change are followed"
-                )
-            rounds *= 8
-        return Rounds(math.inf, f"not within {LONGEST} rounds: the rate is {self.rate:.8g} per round")
-
-    def _never(self, target: float) -> str:
-        """Why the expected error does not stay below `target`; an empty text where it does."""
-        if self.state is None or self.diverges:
-            return f"it {'diverges' if self.diverges else 'has no limit'}: {self.reason}"
-        if self.without_noise:
-            return f"its bias^2 {self.bias2:.3g} lies above {target:g}" if self.bias2 >= target else ""
-        if self.floor is None or self.floor <= target:
-            return ""
-        return (
-            f"the floor {self.floor:.3g} (bias^2 {self.bias2:.3g} + variance {self.variance:.3g}) lies above {target:g}"
-        )
-
-    def _transient(self) -> int:
-        """Rounds after which the expected error moves one way only: to its floor, or to infinity."""
-        slow = max(self.rate or 0.0, 0.0 if self.rate_ms is None else math.sqrt(self.rate_ms))
-        if not 0 < slow < 1:
-            return 256
-        return int(min(max(256, math.log(1e-6) / math.log(slow)), LONGEST_DECAY))
+        return rounds_to(self, target)
 
     # Networks: what is certain
 

@@ -12,10 +12,11 @@ from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked_methods
 from fedpoint.core.errors import FedpointError, check_count, check_number
 from fedpoint.core.numbers import counted
-from fedpoint.results.forecast import LONGEST, LONGEST_DECAY, Forecast, Rounds
+from fedpoint.results.forecast import Forecast
+from fedpoint.results.rounds_to import LONGEST, LONGEST_DECAY, Rounds
 from fedpoint.theory.affine import Affine, Still
 from fedpoint.theory.bounds import Bound
-from fedpoint.theory.outlook import Outlook
+from fedpoint.theory.outlook import Law, Outlook
 from fedpoint.theory.running_mean import RunningMean, averaged
 
 
@@ -96,6 +97,13 @@ class MeanForecast(Forecast):
         if self.by_node:
             raise FedpointError(f"no curve of a running mean on this network: {self.outlook}")
         return self._followed().curve(rounds)
+
+    def _law(self, rounds: int | None) -> Law:
+        if isinstance(self.outlook, RunningMean) or self.by_node or self.diverges:
+            return super()._law(rounds)
+        if rounds is None:
+            raise FedpointError(f"no quantiles in the long run: {self.outlook}. Say after how many rounds")
+        return self._followed()._law(rounds)
 
     def mean_path(self, rounds: int) -> np.ndarray:
         """(rounds + 1, d): the mean over runs of what is read."""

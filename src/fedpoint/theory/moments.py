@@ -42,7 +42,7 @@ from fedpoint.theory.noise import (
     tabulated,
     through_probes,
 )
-from fedpoint.theory.operator import Setting, models_at
+from fedpoint.theory.operator import Setting
 from fedpoint.theory.space import Space, fill, flat, over, row_of, size_of
 
 
@@ -393,44 +393,3 @@ def spread_of(setting: Setting) -> Spread:
     raw = jnp.stack([cases.weight**2, cases.weight * cases.heard, cases.heard**2], axis=1)
     none = jnp.zeros((n, 0)), jnp.zeros((n, 0, 2, K))
     return Spread(jnp.zeros((n, 3, K)), raw, *none, cases.weight.max(1) ** 2)
-
-
-# Decaying steps: linearised anew in every round.
-
-ALONG = 64
-
-
-@double
-def along_path(setting: Setting, x: np.ndarray, R: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds + 1, d) and (rounds + 1,): the model's mean, and tr R Sigma R', linearised anew around the mean."""
-    state = (jnp.asarray(x), jnp.zeros((len(x), len(x))))
-    means, variances, first = [setting.read(x)[None]], [np.zeros(1)], 0
-    while first < rounds:
-        state, (mean, variance) = _along(
-            setting.space, setting.numbers, spread_of(setting), jnp.asarray(R), state, jnp.int32(first)
-        )
-        means.append(np.asarray(mean)[: rounds - first])
-        variances.append(np.asarray(variance)[: rounds - first])
-        first += ALONG
-    return np.concatenate(means), np.concatenate(variances)
-
-
-@partial(fairly_quickly, static_argnums=0)
-def _along(
-    space: Space,
-    numbers: Numbers,
-    spread: Spread,
-    R: Array,
-    state: tuple[Array, Array],
-    first: Array,
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    def go(state: tuple[Array, Array], round: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        x, sigma = state
-        linear = linearise(space, numbers, spread, x, round)
-        S = jnp.zeros((1 + x.size,) * 2).at[0, 0].set(1.0).at[1:, 1:].set(sigma)
-        S = move(space, Moving(numbers, spread, linear), S)
-        shift = S[0, 1:]
-        x, sigma = x + shift, S[1:, 1:] - jnp.outer(shift, shift)
-        return (x, sigma), (models_at(space, numbers, x), jnp.trace(R @ sigma @ R.T))
-
-    return lax.scan(go, state, first + jnp.arange(ALONG))

@@ -15,7 +15,7 @@ from fedpoint.theory.moments import Second
 from fedpoint.theory.network_moments import OverNetwork
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Law
-from fedpoint.theory.strides import Lost, trail_of
+from fedpoint.theory.strides import Lost, most_products, trail_of
 
 SURE = 3e-4  # of what a round leaves off a deviation, by which ten more products may change it
 VERY_LARGE, FAIRLY_SURE = 1 << 12, 3e-3  # the same of states with more numbers than that
@@ -39,11 +39,12 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
     Newton's method with Krylov steps. A step solves (I - F') y = F(x) - x within the span of the right side and its
     images, so it stays in the range of I - F': the group-inverse solution, not the least-norm one.
     """
+    left = most_products(setting)
     if setting.size > LARGE:
         try:
             return trail_of(setting, x).end
-        except Lost:  # as below, which says why
-            pass
+        except Lost as lost:  # as below, which says why
+            left -= lost.products
     travelled, chunk, most = 0, 64, min(WANDER, WORK // setting.work(exact=True))
     x = np.asarray(x, float)
     while True:
@@ -57,17 +58,23 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
             with np.errstate(all="ignore"):
                 r = setting.step(x) - x
                 accuracy = max(1e-12, min(0.01, enough / size))  # not below rounding
-                step, _, _ = solve(setting.slope(x), r, accuracy, most=max(200, min(2 * setting.size, 600)))
+                largest = max(200, min(2 * setting.size, 600))
+                step, _, space = solve(setting.slope(x), r, accuracy, most=min(largest, max(left, 1)))
+                left -= space.steps
                 better = x + step
-                left = _residual(setting, better)
-            if not left < 0.5 * size:
+                after = _residual(setting, better)
+            if not after < 0.5 * size:
                 break
-            x, size = better, left
+            x, size = better, after
         if size <= 1e-9 * (1 + np.abs(x).max()):  # as far as rounding allows
             return x
-        if travelled >= most:
+        if travelled >= most or left <= 0:
+            nearer = (
+                "" if setting.problem.convex else ". Begin nearer to one: give start= and around= a longer run's model"
+            )
             raise NoLimit(
-                f"no fixed point was found: after {travelled:,} expected rounds one still moves the state by {size:.1g}"
+                f"no fixed point was found: after {travelled:,} expected rounds one still moves the state by "
+                f"{size:.1g}{nearer}"
             )
         new = setting.travel(x, chunk)
         if not np.isfinite(new).all() or np.abs(new).max() > 1e12 * (1 + np.abs(x).max()):

@@ -33,6 +33,8 @@ POLISH = 8  # Newton's steps at the end
 EXACT = 1e-7  # of the way from start to end, to which the end is known
 NOISY, COARSE = 1e-5, 1e-4  # the same where runs have noise, and of many forecasts of a problem
 FAR = 1e8  # times as far as the first rounds went: it has left every bound
+SILENT = 1 << 12  # numbers of a model, above which products are in single precision though runs have no noise
+WORK, FEWEST = 1 << 35, 500  # numbers that products with the slope may handle, and how many these may be anyway
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,16 @@ class Stride:
 
 
 class Lost(Exception):
-    """Strides do not find an end."""
+    """Strides do not find an end; products: with the slope, that were tried."""
+
+    def __init__(self, products: int = 0):
+        super().__init__()
+        self.products = products
+
+
+def most_products(setting: Setting) -> int:
+    """With the slope of the expected round, until the search for its end is given up."""
+    return max(WORK // setting.work(exact=True), FEWEST)
 
 
 class Trail:
@@ -72,7 +83,9 @@ class Trail:
         self.products = self.rounds = 0
         # Products in single precision are enough for steps whose ends are looked at, but not for what is conserved.
         self.exact = EXACT if setting.silent else (COARSE if setting.coarse else NOISY)
-        self.rough = setting.size > ROUGH and setting.size == len(setting.read(origin))
+        large = SILENT if setting.silent else ROUGH
+        self.rough = setting.size > large and setting.size == len(setting.read(origin))
+        self.most = most_products(setting)
         self.bound, self.scale = math.inf, np.ones(setting.size)
         x = self._one_by_one(np.asarray(origin, float), 0)
         self.bound = FAR * (1 + norm(x) + norm(x - origin))
@@ -89,6 +102,8 @@ class Trail:
 
         def scaled(v: np.ndarray) -> np.ndarray:
             self.products += 1
+            if self.products > self.most:
+                raise Lost(self.products)
             return self.scale * product(v / self.scale)
 
         return Krylov(scaled, r, 1e-6 if self.rough else 1e-12)
@@ -100,7 +115,7 @@ class Trail:
             x = x + self._step(x, self.rough) / self.scale
             models.append(self.setting.read(x) - start)
         if not norm(x) < self.bound:
-            raise Lost
+            raise Lost(self.products)
         self.strides.append(Stride(first, SINGLE, begun, np.array(models)))
         return x
 
@@ -129,7 +144,7 @@ class Trail:
             self._note(first, rounds, x, span, bent / self.scale)
             x, first, single = x + (y + bent) / self.scale, first + int(rounds), 1
             r = self._step(x)
-        raise Lost
+        raise Lost(self.products)
 
     def _note(self, first: int, rounds: float, x: np.ndarray, span: Krylov, bend: np.ndarray) -> None:
         m = span.steps
@@ -234,7 +249,7 @@ def _reached(span: Krylov, rounds: float) -> tuple[np.ndarray, np.ndarray]:
     return span.size * (total @ basis), span.size * (step @ basis)
 
 
-_TRAILS: WeakKeyDictionary[Setting, tuple[np.ndarray, Trail | None]] = WeakKeyDictionary()
+_TRAILS: WeakKeyDictionary[Setting, tuple[np.ndarray, Trail | Lost]] = WeakKeyDictionary()
 
 
 @one_thread
@@ -243,10 +258,10 @@ def trail_of(setting: Setting, origin: np.ndarray) -> Trail:
     known = _TRAILS.get(setting)
     if known is None or not np.array_equal(known[0], origin):
         try:
-            found: Trail | None = Trail(setting, origin)
-        except Lost:
-            found = None
+            found: Trail | Lost = Trail(setting, origin)
+        except Lost as lost:
+            found = Lost(lost.products)
         known = _TRAILS[setting] = np.array(origin), found
-    if known[1] is None:
-        raise Lost
+    if isinstance(known[1], Lost):
+        raise known[1]
     return known[1]

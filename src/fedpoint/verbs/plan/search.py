@@ -298,11 +298,25 @@ class Search:
         if known is None:
             f = self.forecast(method, guess, E, scheme)
             self.dear[method.title], looks, still = f.setting.size > LARGE, self.looks(f.setting), f.noiseless
-            if f.noise_if_settled == "columns" and not f.noiseless and self.goal.confidence is None:
+            if self.runs_are_faster(f):
                 return self._by_runs(method, E, scheme, guess, limit, use)
         dips = still and not (method.stepless or self.dear.get(method.title))
         trial, trials = best_step(evaluate, guess, self.target, 1 if method.stepless else looks, self.late, dips)
         return None if trial.why else self.choice(method, E, scheme, trial, use), trials
+
+    def runs_are_faster(self, f: Forecast) -> bool:
+        """Models are so large that runs take less time than their forecast."""
+        return f.noise_if_settled == "columns" and not f.noiseless and self.goal.confidence is None
+
+    def _first_place(self, method: Method, grid: Sequence[int], scheme: Participation) -> int:
+        """Where in a grid of local steps to look first: in the middle; where settings are run, at the fewest, which
+        take the least time and say how much more local steps may cost."""
+        try:
+            known = self.known(method, grid[0], scheme)
+            run = known is None and self.runs_are_faster(self.forecast(method, self.guess, grid[0], scheme))
+        except FedpointError:  # the first look says why
+            run = False
+        return 0 if run else len(grid) // 2
 
     def _by_runs(
         self, method: Method, E: int, scheme: Participation, guess: float, limit: int, use: Use
@@ -360,9 +374,10 @@ class Search:
     ) -> Found:
         """All settings of a method that were good, and why the others were not.
 
-        Participations from many to few; in each, local steps from the best so far outwards, until twice in a row
-        that does not help; where forecasts take long (large memories), until once, and with fewer participants only as
-        long as that helps. What costs more than the best so far is given up as soon as that is known.
+        Participations from many to few; in each, local steps from the best so far outwards, at first from
+        `_first_place`, until twice in a row that does not help; where forecasts take long (large memories), until once,
+        and with fewer participants only as long as that helps. What costs more than the best so far is given up as soon
+        as that is known.
         """
         grid = list(steps) if method.local else [1]
         found = Found()
@@ -372,7 +387,10 @@ class Search:
                 tick(len(grid))
                 continue
             before = found.cost
-            middle = len(grid) // 2 if found.best is None else grid.index(found.best.local_steps)
+            if found.best is None:
+                middle = self._first_place(method, grid, scheme)
+            else:
+                middle = grid.index(found.best.local_steps)
             outwards = grid[middle:], grid[:middle][::-1]
             seen = sum(self._along(method, some, scheme, found, tick) for some in outwards)
             tick(len(grid) - seen)
