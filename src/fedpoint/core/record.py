@@ -188,7 +188,7 @@ def _unflatten(cls: type[One], aux: tuple, children: Sequence[Tree]) -> One:
 def values_of(one: Record | DataclassInstance) -> dict[str, Setting]:
     """The values of the fields of a record, or of another dataclass, by name."""
     held = vars(one)
-    return {name: held[name] for name in _names(type(one))}
+    return {name: held[name] for name in _names(type(one))}  # type: ignore[arg-type]
 
 
 @cache
