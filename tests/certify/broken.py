@@ -1,11 +1,13 @@
 """Methods with one mistake each, as plain functions and as classes: every one must be convicted of its own."""
 
 import jax.numpy as jnp
+import node_models
 import numpy as np
 import own_models
 from right import STEP, STEPS, hessian_of_all, scale
 
 import fedpoint as fp
+from fedpoint.algorithms.consensus import mixed
 from fedpoint.algorithms.scaffnew import Corrected
 from fedpoint.algorithms.scaffold import Controlled
 
@@ -375,7 +377,7 @@ def upwards(H, g):
     return -np.linalg.solve(H, g)
 
 
-FUNCTIONS = own_models.BROKEN | {
+FUNCTIONS = own_models.BROKEN | node_models.BROKEN | {
     ("newton_steps_averaged", ""): (own_newton_steps, "fednewton", {}),
     ("hessian_summed", ""): (newton(lambda w, agents: len(agents) * hessian_of_equals(w, agents)), "fednewton", {}),
     ("hessian_diagonal", ""): (newton(diagonal), "fednewton", {}),
@@ -698,6 +700,25 @@ class SwapsTheMixture(fp.APFL):
         return v + self.mix * (w - v)
 
 
+class ForgetsItsGradient(fp.GradientTracking):
+    """Adds the new gradient to the mean of the estimates, and subtracts none."""
+
+    def local(self, near, memory, agent):
+        return fp.GradientTracking.local(self, near, memory._replace(own=memory.own * 0.0), agent)
+
+
+class MovesOn(fp.ExactDiffusion):
+    """Forgets where its own steps had led, so that nothing is corrected."""
+
+    def local(self, near, own, agent):
+        return fp.ExactDiffusion.local(self, near, own._replace(before=self.read(near, own)), agent)
+
+
+class ReadsTheSum(fp.PushSum):
+    def read(self, near, own):
+        return mixed(near, own).value
+
+
 # class: (object, claim or None where the base class says it, mistake)
 CLASSES = {
     "UnsquaredProx": (UnsquaredProx(0.1, 3, 0.5), "fedprox", "pull_not_squared"),
@@ -712,6 +733,9 @@ CLASSES = {
     "NotPerStep": (NotPerStep(0.1, 3), None, "control_per_wrong_steps"),
     "PulledAway": (PulledAway(0.1, 3, pull=0.5), None, "pull_sign_flipped"),
     "SwapsTheMixture": (SwapsTheMixture(0.1, 3, mix=0.3), None, "mixture_swapped"),
+    "ForgetsItsGradient": (ForgetsItsGradient(0.1), None, "old_gradient_forgotten"),
+    "MovesOn": (MovesOn(0.1, 3), None, "correction_missing"),
+    "ReadsTheSum": (ReadsTheSum(0.1), None, "sum_for_ratio"),
     "ServerStepInControl": (ServerStepInControl(0.1, 3), None, "server_step_in_control"),
     "LosesCorrection": (LosesCorrection(0.1, local_steps=3), None, "control_never_stored"),
     "FullCorrection": (FullCorrection(0.1, local_steps=3), None, "probability_missing"),

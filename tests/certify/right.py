@@ -4,6 +4,7 @@ They keep to the interface (`agent.field`, `agent.weight`, `agent.memory`, `agen
 references inside fedpoint. Unequal local steps are looked up by `agent.index`.
 """
 
+import node_models
 import numpy as np
 import own_models
 
@@ -207,31 +208,35 @@ def fednewton(w, agents):
     return w - np.linalg.solve(hessian_of_all(w, agents), g)
 
 
-FUNCTIONS = own_models.RIGHT | {
-    "gradient descent": (gradient_descent, "gradient_exchange", {"step": STEP}),
-    "gradient descent, observed": (gradient_descent, "gradient_exchange", {}),
-    "parameter exchange": (parameter_exchange, "parameter_exchange", {"step": STEP}),
-    "FedAvg": (fedavg, "fedavg", {"step": STEP, "local_steps": 3}),
-    "FedAvg, observed": (fedavg, "fedavg", {}),
-    "FedAvg, batches": (fedavg_batches, "fedavg", {}),
-    "FedAvg, normalised": (fedavg_normalised, "fedavg", {"step": STEP, "local_steps": STEPS}),
-    "FedProx": (fedprox, "fedprox", {"step": STEP, "local_steps": 4, "pull": 0.6}),
-    "FedProx, observed": (fedprox, "fedprox", {}),
-    "FedProx, exact": (fedprox_exact, "fedprox", {"pull": 0.6, "exact": True}),
-    "FedNova": (fednova, "fednova", {"step": STEP, "local_steps": STEPS}),
-    "FedNova, observed": (fednova, "fednova", {}),
-    "SCAFFOLD I": (scaffold(1), "scaffold", {"step": STEP, "local_steps": 3}),
-    "SCAFFOLD I, observed": (scaffold(1, 0.7), "scaffold", {}),
-    "SCAFFOLD II": (scaffold(2, 0.8), "scaffold", {"step": STEP, "local_steps": 3, "server_step": 0.8}),
-    "SCAFFOLD II, observed": (scaffold(2, 1.0, STEPS), "scaffold", {}),
-    "Scaffnew": (scaffnew(0.4), "scaffnew", {"step": STEP, "probability": 0.4}),
-    "Scaffnew, fixed": (scaffnew(steps=3), "scaffnew", {"step": STEP, "local_steps": 3}),
-    "q-FedAvg": (qfedavg, "qfedavg", {"step": STEP, "local_steps": 2, "q": 1.5}),
-    "FedDyn": (feddyn(False), "feddyn", {"step": STEP, "local_steps": 3, "pull": 0.6}),
-    "FedDyn, exact": (feddyn(True), "feddyn", {"pull": 0.6, "exact": True}),
-    "FedExP": (fedexp, "fedexp", {"step": STEP, "local_steps": 3}),
-    "FedLin": (fedlin, "fedlin", {"step": STEP, "local_steps": 3}),
-    "Mime": (mime, "mime", {"step": STEP, "local_steps": 3, "momentum": 0.6}),
-    "FedNewton": (fednewton, "fednewton", {}),
-    "FedAvgM": (fedavgm, "fedavgm", {"step": STEP, "local_steps": 3, "momentum": 0.8, "server_step": 0.9}),
-}
+FUNCTIONS = (
+    own_models.RIGHT
+    | node_models.RIGHT
+    | {
+        "gradient descent": (gradient_descent, "gradient_exchange", {"step": STEP}),
+        "gradient descent, observed": (gradient_descent, "gradient_exchange", {}),
+        "parameter exchange": (parameter_exchange, "parameter_exchange", {"step": STEP}),
+        "FedAvg": (fedavg, "fedavg", {"step": STEP, "local_steps": 3}),
+        "FedAvg, observed": (fedavg, "fedavg", {}),
+        "FedAvg, batches": (fedavg_batches, "fedavg", {}),
+        "FedAvg, normalised": (fedavg_normalised, "fedavg", {"step": STEP, "local_steps": STEPS}),
+        "FedProx": (fedprox, "fedprox", {"step": STEP, "local_steps": 4, "pull": 0.6}),
+        "FedProx, observed": (fedprox, "fedprox", {}),
+        "FedProx, exact": (fedprox_exact, "fedprox", {"pull": 0.6, "exact": True}),
+        "FedNova": (fednova, "fednova", {"step": STEP, "local_steps": STEPS}),
+        "FedNova, observed": (fednova, "fednova", {}),
+        "SCAFFOLD I": (scaffold(1), "scaffold", {"step": STEP, "local_steps": 3}),
+        "SCAFFOLD I, observed": (scaffold(1, 0.7), "scaffold", {}),
+        "SCAFFOLD II": (scaffold(2, 0.8), "scaffold", {"step": STEP, "local_steps": 3, "server_step": 0.8}),
+        "SCAFFOLD II, observed": (scaffold(2, 1.0, STEPS), "scaffold", {}),
+        "Scaffnew": (scaffnew(0.4), "scaffnew", {"step": STEP, "probability": 0.4}),
+        "Scaffnew, fixed": (scaffnew(steps=3), "scaffnew", {"step": STEP, "local_steps": 3}),
+        "q-FedAvg": (qfedavg, "qfedavg", {"step": STEP, "local_steps": 2, "q": 1.5}),
+        "FedDyn": (feddyn(False), "feddyn", {"step": STEP, "local_steps": 3, "pull": 0.6}),
+        "FedDyn, exact": (feddyn(True), "feddyn", {"pull": 0.6, "exact": True}),
+        "FedExP": (fedexp, "fedexp", {"step": STEP, "local_steps": 3}),
+        "FedLin": (fedlin, "fedlin", {"step": STEP, "local_steps": 3}),
+        "Mime": (mime, "mime", {"step": STEP, "local_steps": 3, "momentum": 0.6}),
+        "FedNewton": (fednewton, "fednewton", {}),
+        "FedAvgM": (fedavgm, "fedavgm", {"step": STEP, "local_steps": 3, "momentum": 0.8, "server_step": 0.9}),
+    }
+)

@@ -84,7 +84,7 @@ def test_a_broken_class_is_convicted_of_its_own_mistake(case, seeds):
 
 def test_every_method_has_a_reference_and_an_object_here():
     cards = [card for card in fp.CATALOGUE.values() if card.cls.__module__.startswith("fedpoint.algorithms")]
-    own = {card.name for card in cards if not card.network}  # the battery has a fusion center
+    own = {card.name for card in cards if card.cls.mixes or not card.network}  # a coupling has no common model
     assert own == set(METHODS)
     assert own == {type(make()).card.name for make in OBJECTS.values()}
 

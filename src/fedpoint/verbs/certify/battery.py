@@ -52,16 +52,16 @@ def deviation(seen: Play, expected: Play) -> float:
     n = min(len(seen.models), len(expected.models))
     if n < 2:
         return np.inf
-    a, b = seen.models[:n], expected.models[:n]
+    a, b = seen.models[1:n], expected.models[1:n]  # what is shown of the start may be a mean already
     return float((np.abs(a - b).max(1) / (1 + np.abs(b).max(1))).max())
 
 
 def first_difference(seen: Play, expected: Play) -> int:
     """The first round after which two paths differ."""
     n = min(len(seen.models), len(expected.models))
-    a, b = seen.models[:n], expected.models[:n]
+    a, b = seen.models[1:n], expected.models[1:n]
     wrong = np.abs(a - b).max(1) > SAME * (1 + np.abs(b).max(1))
-    return int(wrong.argmax()) if wrong.any() else n
+    return 1 + int(wrong.argmax()) if wrong.any() else n
 
 
 @dataclass
@@ -101,6 +101,10 @@ class Evidence:
         """How far the long run ends from a point, or its models from one that is theirs in common: root mean square."""
         apart = self.everyone.last.reshape(-1, len(self.world.start)) - point.reshape(-1, len(self.world.start))
         return float(np.sqrt((apart**2).sum(1).mean()))
+
+    @property
+    def on_network(self) -> bool:
+        return self.world.network is not None
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -158,14 +162,16 @@ WHOLE = tuple(name for name, method in METHODS.items() if method.partial)
 REST = tuple(name for name in METHODS if name not in WHOLE)
 
 
-def candidates(settings: Settings, names: tuple[str, ...], copies: int = 1) -> Iterator[Method]:
-    """Methods whose settings are known, of so many models."""
+def candidates(
+    settings: Settings, names: tuple[str, ...], copies: int = 1, on_network: bool = False
+) -> Iterator[Method]:
+    """Methods whose settings are known, of so many models, with a hub or of a network's nodes."""
     known = (METHODS[name] for name in names if not missing(METHODS[name], settings))
-    return (method for method in known if method.copies == copies)
+    return (method for method in known if (method.copies, bool(method.network)) == (copies, on_network))
 
 
 def find_correct(evidence: Evidence, settings: Settings, names: tuple[str, ...]) -> Match | None:
-    for method in candidates(settings, names, evidence.copies):
+    for method in candidates(settings, names, evidence.copies, evidence.on_network):
         for recipe in method.recipes(settings):
             if evidence.follows(method, recipe):
                 return Match(method, recipe)
@@ -174,7 +180,7 @@ def find_correct(evidence: Evidence, settings: Settings, names: tuple[str, ...])
 
 def find_mistake(evidence: Evidence, settings: Settings, names: tuple[str, ...], claimed: bool) -> Match | None:
     """The first known mistake whose rounds are the subject's."""
-    for method in candidates(settings, names, evidence.copies):
+    for method in candidates(settings, names, evidence.copies, evidence.on_network):
         for mistake, recipe, right in method.wrong(settings, claimed):
             if evidence.follows(method, recipe):
                 return Match(method, recipe, mistake, right)

@@ -61,16 +61,17 @@ def diagnose(evidence: Evidence, claim: str | None, settings: Settings) -> Diagn
     """What makes the subject's rounds: the claimed method or a mistake in it; without a claim, any."""
     place = describe_limit(evidence, settings)
     needed = [] if claim is None else missing(METHODS[claim], settings)
-    for turn, names in enumerate(_methods(claim, settings)):
+    for turn, names in enumerate(_methods(claim, settings, evidence.on_network)):
         if found := find_correct(evidence, settings, names):
             return Diagnosis(place, found, found)
-        if turn == 0 and (reason := neglect(evidence)):
+        known = find_mistake(evidence, settings, names, claim is not None) if evidence.on_network else None
+        if turn == 0 and known is None and (reason := neglect(evidence)):
             return Diagnosis(
                 place,
                 beside=None if claim is None or needed else nearest(evidence, claim, settings),
                 reason=reason if claim is not None else Reason(None, reason.words),
             )
-        if found := find_mistake(evidence, settings, names, claim is not None):
+        if found := known or find_mistake(evidence, settings, names, claim is not None):
             assert found.mistake is not None
             other_sign = found.mistake is UPDATE_SIGN and properties.right_control(evidence)
             reason = Reason(*(CORRECTION_SIGN if other_sign else found.mistake).name_and_reason)
@@ -85,10 +86,12 @@ def diagnose(evidence: Evidence, claim: str | None, settings: Settings) -> Diagn
     return Diagnosis(place, reason=None if place.known else Reason(None, ""))
 
 
-def _methods(claim: str | None, settings: Settings) -> list[tuple[str, ...]]:
+def _methods(claim: str | None, settings: Settings, on_network: bool) -> list[tuple[str, ...]]:
     """Which methods it may be, those that are told apart by all tests first."""
     if claim is not None:
         return [(claim,)]
+    if on_network:
+        return [REST]
     steps = settings.get("local_steps", 1)
     several = steps is None or np.max(steps) > 1  # with one step Scaffnew is gradient descent
     return [WHOLE, REST] if several else [WHOLE]
@@ -145,7 +148,7 @@ def _by_comparison(evidence: Evidence, beside: Match, named: dict[str, str]) -> 
         if claim == "fedprox" and properties.pull_is_bounded(evidence, beside):
             return Reason("pull_not_squared", named["pull_not_squared"])
         return Reason(*NOT_LINEAR.name_and_reason)
-    if properties.ignores_weights(evidence):
+    if not evidence.on_network and properties.ignores_weights(evidence):
         return Reason("weights_dropped", WEIGHTS_DROPPED)
     return None
 

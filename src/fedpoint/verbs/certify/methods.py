@@ -41,6 +41,7 @@ class Recipe:
     second: float = 0.99
     mix: float = 0.5
     own_steps: int = 5
+    order: str = "adapt_then_combine"
     adaptivity: float = 1e-3
     corrected: bool = True  # Adam's and Yogi's bias correction
     lengths: tuple[int, ...] | None = None  # Scaffnew's H by round, as observed
@@ -89,6 +90,15 @@ class Recipe:
     near: str = "common"  # where own models are pulled, begin or are evaluated; or "end", "zero", "own"
     sent: str = "common"  # whose change is sent; or "own"
     swapped: str = ""  # where APFL has 1 - a for a: words of "point factor read"
+    # Consensus methods.
+    graph: str = "given"  # the weights of edges; or "own", "others", "plain", "incomplete", "rows", "turned"
+    evaluated: str = "mean"  # where fields are: diffusion's also "before" the mean, push-sum's at the "sum"
+    lazy: bool = True  # (I + W)/2 where it belongs
+    place: str = "before"  # the correction comes before the mean; or "after"
+    tracked: bool = True  # estimates of the gradient are averaged
+    started: bool = True  # and begin as the first gradients
+    ones: bool = True  # push-sum's are handed on
+    shown: str = "ratio"  # what its nodes read; or "sum"
     chained: bool = False  # the factor of the chain rule (a, or pull) is missing in a step
 
     @classmethod

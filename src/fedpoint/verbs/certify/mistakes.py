@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from fedpoint.verbs.certify import drift, methods, personal
+from fedpoint.verbs.certify import drift, methods, nodes, personal
 from fedpoint.verbs.certify.methods import Recipe, Round, Setting, Settings
 from fedpoint.verbs.certify.world import AGENTS, Normal, Play, Reading, World, everyone, play
 
@@ -51,7 +51,7 @@ class Method:
     variants: settings that a subject may choose, unless they are given; all are right. fixed: settings that are part
     of the method. needs: settings without which there is nothing to compare with. steady: the limit stays at w* also
     when only some take part. partial: valid then at all. read: where agents have models of their own, an agent's, of
-    the common one and what it keeps.
+    the common one and what it keeps. network: for methods of nodes, which ways their edges go.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Method:
     steady: bool = False
     partial: bool = True
     read: Callable[[Recipe, np.ndarray, np.ndarray], np.ndarray] | None = None
+    network: Literal["", "both ways", "one way"] = ""
 
     @property
     def copies(self) -> int:
@@ -495,9 +496,107 @@ ENVELOPES = (
     replace(SERVER[1], switches=({"server_step": 1.0},)),
 )
 
+NOT_MIXED = Mistake("neighbours_not_heard", "what neighbours say has no effect: nodes learn alone", ({"graph": "own"},))
+UNEVEN = (
+    NOT_MIXED,
+    Mistake("own_left_out", "a node averages its neighbours and leaves itself out", ({"graph": "others"},)),
+    Mistake(
+        "edges_count_alike",
+        "the weights of the edges are dropped: nodes of many neighbours then count for more than others",
+        ({"graph": "plain"},),
+    ),
+    Mistake(
+        "weights_not_completed",
+        "the neighbours' weights do not sum to one, and what is left is not the node's own: models shrink",
+        ({"graph": "incomplete"},),
+    ),
+)
+LAZY = Mistake(
+    "identity_missing", "nodes average with W where (I + W)/2 belongs: half of it stays their own", ({"lazy": False},)
+)
+LOCAL = tuple(m for m in COMMON if m.name in ("ascent", "gradient_frozen", "step_divided", "wrong_number_of_steps"))
+
+DIFFUSION = (
+    *UNEVEN,
+    Mistake(
+        "gradient_before_mean",
+        "fields are evaluated at the node's model before the mean: this is decentralised gradient descent, W w - step "
+        "g(w), which is stable for shorter steps only",
+        ({"evaluated": "before"},),
+    ),
+    Mistake(
+        "order_swapped",
+        "combine and adapt change places",
+        (lambda r: {"order": {nodes.COMBINE_FIRST: "adapt_then_combine"}.get(r.order, nodes.COMBINE_FIRST)},),
+        claimed=True,
+    ),
+)
+BALANCED = (
+    *UNEVEN,
+    LAZY,
+    Mistake(
+        "correction_sign_flipped",
+        "the correction has the wrong sign: phi = psi + w - (psi of the tick before)",
+        ({"correction": -1.0},),
+    ),
+    Mistake("correction_missing", "the correction has no effect: this is diffusion", ({"correction": 0.0},)),
+    Mistake(
+        "correction_after_mean",
+        "the correction is added after the mean: it belongs into what neighbours hear",
+        ({"place": "after"},),
+    ),
+    Mistake(
+        "corrected_kept",
+        "the corrected phi is kept for the next tick: the correction is by psi, where the node's own steps had led",
+        ({"stored": "last"},),
+    ),
+)
+DIFFERENCES = (
+    *UNEVEN,
+    LAZY,
+    Mistake(
+        "old_gradient_forgotten",
+        "the gradient of the tick before is not subtracted: its step counts twice",
+        ({"subtract": 0.0},),
+    ),
+    Mistake(
+        "correction_sign_flipped", "the gradient of the tick before is added: it is subtracted", ({"subtract": -1.0},)
+    ),
+)
+TRACKED = (
+    *UNEVEN,
+    Mistake(
+        "tracker_not_averaged",
+        "the estimates of the gradient are not averaged: each then follows its node's own gradient only",
+        ({"tracked": False},),
+    ),
+    replace(DIFFERENCES[-2], switches=({"subtract": 0.0}, {"kept": False})),
+    DIFFERENCES[-1],
+    Mistake(
+        "tracker_not_started",
+        "the estimates begin at zero and not as the first gradients: their sum then lacks these forever",
+        ({"started": False},),
+    ),
+)
+PUSHED = (
+    NOT_MIXED,
+    Mistake(
+        "shares_do_not_add_up",
+        "nodes average what they hear: in push-sum they divide what they have among those who hear them, so that "
+        "nothing is lost (columns of W sum to one)",
+        ({"graph": "rows"}, {"graph": "plain"}, {"graph": "turned"}),
+    ),
+    Mistake(
+        "gradient_at_sum", "fields are evaluated at the sum of models: they belong at v/y", ({"evaluated": "sum"},)
+    ),
+    Mistake("ones_not_handed_on", "the sums of ones stay one: they are handed on like the models", ({"ones": False},)),
+    Mistake("sum_for_ratio", "a node reads its sum of models: its model is v/y", ({"shown": "sum"},)),
+)
+
 PLAIN = (("pull", 0.0), ("exact", False), ("normalise", False))  # settings of other methods, which this one lacks
 ONE_STEP = (*PLAIN, ("local_steps", 1))
 STEPS = ("step", "local_steps")  # of methods with own models they are not to be told from where fields are evaluated
+ORDERS: tuple[Settings, ...] = ({"order": "adapt_then_combine"}, {"order": nodes.COMBINE_FIRST})
 NORMALISED: tuple[Settings, ...] = ({"normalise": False}, {"normalise": True})
 
 METHODS = {
@@ -579,6 +678,16 @@ METHODS = {
             (("exact", True), ("normalise", False)),
             needs=(*STEPS, "pull"),
             read=personal.own_kept,
+        ),
+        *(
+            Method(name, round, (*known, *LOCAL), PLAIN, variants, partial=False, read=personal.own_kept, network=ways)
+            for name, round, known, variants, ways in (
+                ("diffusion", nodes.diffusion, DIFFUSION, ORDERS, "both ways"),
+                ("exact_diffusion", nodes.exact_diffusion, BALANCED, ({},), "both ways"),
+                ("extra", nodes.extra, DIFFERENCES, ({},), "both ways"),
+                ("gradient_tracking", nodes.gradient_tracking, TRACKED, ORDERS, "both ways"),
+                ("push_sum", nodes.push_sum, PUSHED, ({},), "one way"),
+            )
         ),
         Method("fednewton", methods.newton, (*NEWTON, *COMMON), ONE_STEP, needs=(), partial=False),
     )

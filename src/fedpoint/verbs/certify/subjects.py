@@ -34,7 +34,20 @@ from fedpoint.verbs.certify.exercise import not_watched, watch_experiments, watc
 from fedpoint.verbs.certify.methods import Recipe, Settings, average
 from fedpoint.verbs.certify.mistakes import METHODS
 from fedpoint.verbs.certify.samples import REPEATS, Repeats, Spread, repeats, round_spread, spread
-from fedpoint.verbs.certify.world import AGENTS, HUGE, Normal, Play, Reading, Rounds, World, build, everyone, play, some
+from fedpoint.verbs.certify.world import (
+    AGENTS,
+    HUGE,
+    Normal,
+    Play,
+    Reading,
+    Rounds,
+    World,
+    build,
+    build_network,
+    everyone,
+    play,
+    some,
+)
 from fedpoint.verbs.run import run
 
 _FIELDS = [f.name for f in dataclasses.fields(Recipe)]
@@ -46,6 +59,7 @@ WRITTEN = ("init", "say", "local", "combine", "settle", "read", "encode", "decod
 OBSERVED = (
     300  # rounds in which a number of local steps that is drawn should change: all one with p = 0.9: once in 1e13
 )
+NETWORK_REACH = 0.3  # how much of it is safe for methods that track gradients over a network
 REACH = 0.3  # the largest eigenvalue of a Hessian times the step
 
 
@@ -74,6 +88,7 @@ class ObjectSubject:
             participation,
             channel=self.channel,
             gather=self.gather,
+            network=world.network,
             start=world.start,
             exact=not noise,
             seed=seed,
@@ -102,8 +117,13 @@ class ObjectSubject:
         return self._play(world, rounds)
 
     def some(self, world: World, rounds: int) -> Play | None:
+        scheme = self._few(world)
+        return None if scheme is None else self._play(world, rounds, scheme)
+
+    def _few(self, world: World) -> Participation | None:
+        """How some take part; None where all must."""
         scheme = _in_groups(world)
-        return None if self.algorithm.invalid_under(scheme) else self._play(world, rounds, scheme)
+        return None if world.network is not None or self.algorithm.invalid_under(scheme) else scheme
 
     def noisy_rounds(self, world: World, noise: float, rounds: int, seed: int) -> Play:
         """With samples that are the seed's, whoever asks for them."""
@@ -138,8 +158,7 @@ class ObjectSubject:
         written = [function for cls in own for name, function in vars(cls).items() if name in WRITTEN]
         if not own or (unknown := not_watched(self.name, written)):
             return unknown if own else []
-        few = None if self.algorithm.invalid_under(_in_groups(world)) else _in_groups(world)
-        noisy = self._experiment(world, few, noise)  # few and noisy at once: one program less to compile
+        noisy = self._experiment(world, self._few(world), noise)  # few and noisy at once: one program less to compile
         return watch_experiments([(self._experiment(world), WATCHED), (noisy, WATCHED_SOME)])
 
 
@@ -224,7 +243,9 @@ class FunctionSubject:
     def unexercised(self, world: World, noise: float) -> list[Unexercised]:
         if unknown := not_watched(self.name, [self.function]):
             return unknown
-        plays = [(everyone(WATCHED), False), (some(world, WATCHED_SOME), False), (everyone(WATCHED_NOISY), True)]
+        plays = [(everyone(WATCHED), False), (everyone(WATCHED_NOISY), True)]
+        if world.network is None:
+            plays.append((some(world, WATCHED_SOME), False))
         return watch_function(self.function, self.name, world, noise, plays, self.read)
 
     def check_repeatable(self, world: World) -> None:
@@ -262,10 +283,10 @@ def prepare_object(
     algorithm: Algorithm, given: Settings, seed: int, channel: Channel, gather: Gather
 ) -> tuple[ObjectSubject, Settings, World]:
     """The algorithm with the battery's settings, all its settings, and a world to suit them."""
-    if algorithm.at_agents:
+    if algorithm.at_agents and not algorithm.mixes:
         raise FedpointError(
-            f"certify cannot examine {type(algorithm).__name__}: it is a method for networks, and the battery has a "
-            "fusion center"
+            f"certify cannot examine {type(algorithm).__name__}: its nodes keep models of their own, which a coupling "
+            "holds together; of methods for networks it knows those that look for one model"
         )
     fields = {f.name: f for f in dataclasses.fields(algorithm)}
     values = values_of(algorithm)
@@ -286,10 +307,16 @@ def prepare_object(
     with calling(type(algorithm).__name__):
         subject = ObjectSubject(algorithm.replace(**chosen), channel, gather)
     settings = {n: v for n, v in values_of(subject.algorithm).items() if n in SETTINGS} | given
-    world = build(seed, steepness(settings))
+
+    def made() -> World:
+        if not algorithm.mixes:
+            return build(seed, steepness(settings))
+        return build_network(seed, NETWORK_REACH * steepness(settings), algorithm.directed)
+
+    world = made()
     if "local_steps" not in settings:  # under another name: the engine counts
         settings["local_steps"] = max(1, subject.everyone(world, 1).counts[0])
-        world = build(seed, steepness(settings))
+        world = made()
     return subject, settings, world
 
 
@@ -306,7 +333,12 @@ def prepare_function(
     function: Rounds, given: Settings, claim: str | None, seed: int
 ) -> tuple[FunctionSubject, Settings, World]:
     """The function, its settings (given, or read off its first round), and a world to suit them."""
-    subject = FunctionSubject(function, None if claim is None else METHODS[claim].reading(Recipe.of(given)))
+    method = None if claim is None else METHODS[claim]
+    subject = FunctionSubject(function, None if method is None else method.reading(Recipe.of(given)))
+    if method is not None and method.network:
+        world = build_network(seed, NETWORK_REACH * steepness(given), method.network == "one way")
+        subject.check_repeatable(world)
+        return subject, dict(given), world
     world = build(seed, steepness(given))
     subject.check_repeatable(world)
     settings = dict(given)

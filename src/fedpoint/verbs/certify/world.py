@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import line_of
+from fedpoint.graphs.network import Network
 
 AGENTS, DIMENSION = 5, 3
 HUGE = 1e30  # a model beyond it has diverged; its square is still finite
@@ -30,6 +31,7 @@ class World(NamedTuple):
     p: np.ndarray
     start: np.ndarray
     groups: list[list[int]]
+    network: Network | None = None  # of nodes that average with its weights
 
     def optimum(self, p: np.ndarray | None = None) -> np.ndarray:
         """w*, or that of other weights."""
@@ -58,6 +60,27 @@ def build(seed: int, steepness: float = 2.0) -> World:
     groups = [sorted(order[group].tolist()) for group in ([0, 1], [2, 3, 4], [0, 2], [1, 3], [0, 1, 4], [2, 4])]
     start = centers.mean(0) + 2.0 * rng.choice([-1.0, 1.0], DIMENSION)
     return World((H + np.swapaxes(H, 1, 2)) / 2, centers, p / p.sum(), start, groups)
+
+
+# Nodes of two to four neighbours each, so that a mean without weights, or without its own share, is another one.
+EDGES = ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3))
+ONE_WAY = ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (2, 0), (3, 1))
+
+
+def build_network(seed: int, steepness: float, directed: bool) -> World:
+    """A world whose agents, of equal weights, are the nodes of a network."""
+    rng = np.random.default_rng([seed, 0xE06E])
+    if directed:
+        network = Network.directed(ONE_WAY).mixing()
+    else:
+        network = Network.from_edges(EDGES, rng.uniform(0.1, 0.22, len(EDGES)).tolist())
+    return build(seed, steepness)._replace(p=np.full(AGENTS, 1 / AGENTS), network=network)
+
+
+def mixing_matrix(network: Network) -> np.ndarray:
+    """W: symmetric with rows that sum to one, or on a directed network with such columns."""
+    A = np.asarray(network.adjacency.toarray(), dtype=float)
+    return A + np.diag(1 - A.sum(0))
 
 
 class Normal(Protocol):
@@ -122,11 +145,20 @@ class Participant:
 
 
 class Participants(list):
-    """Those who take part in a round; `server` is a dictionary that the hub keeps between rounds."""
+    """Those who take part in a round; `server` is a dictionary that the hub keeps between rounds. On a network `mixing`
+    is the matrix W by which nodes average."""
 
-    def __init__(self, agents: Sequence[Participant], server: dict, round: int, population: int):
+    def __init__(self, agents: Sequence[Participant], server: dict, round: int, world: World):
         super().__init__(agents)
-        self.server, self.round, self.population = server, round, population
+        self.server, self.round, self.population = server, round, len(world.p)
+        self._network = world.network
+
+    @property
+    def mixing(self) -> np.ndarray:
+        """W, rows for who hears: what neighbours give, and on the diagonal what is left."""
+        if self._network is None:
+            raise FedpointError("agents.mixing: there is no network; claim a method for networks")
+        return mixing_matrix(self._network)
 
 
 Rounds: TypeAlias = Callable[[np.ndarray, Participants], np.ndarray]  # one round of a subject
@@ -200,7 +232,7 @@ def play(
     with np.errstate(all="ignore"):
         for r, tick in enumerate(ticks):
             agents = [kind(world, k, r, memories[k], rng, noise) for k in tick]
-            given = Participants(agents, server, r, AGENTS)
+            given = Participants(agents, server, r, world)
             w = _call(function, w.copy(), given, name, r) if name else function(w, given)
             _note(seen, agents)
             model = shown(w)
