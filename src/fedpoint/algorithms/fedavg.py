@@ -13,6 +13,7 @@ from fedpoint.closed.lms import lms_floor, lms_floor_small_step, where_covered
 from fedpoint.core.agent import Agent, descend
 from fedpoint.core.algorithm import Algorithm, Card, counts, positive
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.record import untouched
 from fedpoint.core.steps import LocalSteps, Step, at, most_steps
 from fedpoint.core.types import Form, Message, Model, Number, Optimiser, State
 from fedpoint.core.vector import unwrap, wrap
@@ -94,6 +95,14 @@ class FedAvg(Algorithm):
 
     def work_of_a_step(self) -> float | np.ndarray:
         return most_steps(self.local_steps).astype(float) if self.normalise else 1.0
+
+    def farther(self, factor: float) -> Algorithm | None:
+        """Constant extrapolation: w + factor sum v_k (y_k - w)."""
+        from fedpoint.algorithms.fedopt import FedOpt  # which is made of FedAvg's local steps
+
+        if self.normalise or not untouched(type(self), "farther", Algorithm):  # another update than FedAvg's
+            return None
+        return FedOpt(self.step, self.local_steps, "sgd", factor, optimiser=self.optimiser)
 
     def init(self, w: Model) -> tuple[State, State]:
         return w, ()

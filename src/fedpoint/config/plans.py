@@ -11,6 +11,7 @@
     privacy = {epsilon = 2.0, delta = 1e-5} # that a run may spend: clip, noise and rounds are chosen together
     methods = ["fedavg", {name = "fedprox", pull = 2.0}]
     local_steps = [1, 4, 16]
+    server_steps = [2.0, 4.0]               # how many times as far the hub may go, beside once
     participation = ["everyone", 10, {scheme = "importance", count = 5}]
 
 Only the target has to be there. What the file says for `fedpoint run` is passed over, but for `exact` and `seed`.
@@ -89,6 +90,7 @@ class PlanTable(Table):
         privacy: what a run may spend.
         methods: names or tables of methods; left out: those whose floor is known.
         local_steps: numbers to choose from.
+        server_steps: factors of the hub's step to choose from beside 1.
         participation: numbers of participants, or schemes, to choose from.
     """
 
@@ -103,6 +105,7 @@ class PlanTable(Table):
     privacy: PrivacyTable | None = None
     methods: SkipValidation[list[JsonValue]] | None = None
     local_steps: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = None
+    server_steps: Annotated[list[Positive], Field(min_length=1)] | None = None
     participation: SkipValidation[list[JsonValue]] | None = None
 
 

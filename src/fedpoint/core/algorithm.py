@@ -402,6 +402,11 @@ class Algorithm(Record):
         step = values_of(self).get("step")
         return None if step is None else with_leaves(self, {"step": scaled(step, factor)})
 
+    def farther(self, factor: float) -> Algorithm | None:
+        """The method whose hub goes so many times as far; None where the hub has no step of its own."""
+        step = values_of(self).get("server_step")
+        return None if step is None else with_leaves(self, {"server_step": factor * step})
+
     def outcomes(self) -> Outcomes | None:
         """What `say` draws, where it does."""
         return None

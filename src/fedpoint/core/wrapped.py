@@ -192,6 +192,10 @@ class Wrapped(Algorithm):
         inner = self.inner.longer(factor)
         return None if inner is None else with_leaves(self, {"inner": inner})
 
+    def farther(self, factor: float) -> Self | None:
+        inner = self.inner.farther(factor)
+        return None if inner is None else with_leaves(self, {"inner": inner})
+
     def work_of_a_step(self) -> float | np.ndarray:
         return self.inner.work_of_a_step()
 

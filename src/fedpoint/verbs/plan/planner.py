@@ -72,6 +72,7 @@ class PlanOptions(GoalOptions, FixedOptions, total=False):
     """The other arguments of `fp.plan`."""
 
     channels: Iterable[Way] | None
+    server_steps: Iterable[float] | None
     top: int
     repeats: int
 
@@ -114,6 +115,9 @@ def plan(
             begun is finished, and one setting is looked at whatever the time.
         channels: ways to send messages, to choose from: channels, or lists of them; None among them: as they are.
             Default: `channel`; of the fewest bytes, where none is given, a few compressors too.
+        server_steps: factors of the hub's step to choose from beside 1, for methods that have one (SCAFFOLD, FedOpt;
+            FedAvg through `FedOpt(server="sgd")`): looked at for the local steps and participants that are best without.
+            Default: none.
         privacy: `fp.Privacy(epsilon, delta)` that a run may spend: clip, noise at the hub, participants and rounds are
             chosen together, among FedAvg and gradient exchange unless methods are named.
         start, exact, seed, channel, gather, share: as in `fp.Experiment`.
@@ -128,7 +132,7 @@ def plan(
     """
     _check_known(options)
     top, repeats = options.pop("top", 3), options.pop("repeats", REPEATS)
-    ways = options.pop("channels", None)
+    ways, factors = options.pop("channels", None), _server_steps(options.pop("server_steps", None))
     if verify:
         check_count("top", top, 1)
         check_count("repeats", repeats, 2)
@@ -138,6 +142,7 @@ def plan(
     if private:
         _check_private(experiment, ways)
     chosen, twins = _without_twins(_methods(_default(experiment, goal) if methods is None else methods))
+    chosen = [*chosen, *_farther(chosen, factors)]
     ways, grid = _channels(ways, experiment, goal), _local_steps(local_steps)
     schemes = _schemes(participation, experiment.problem.agents, private)
     _check_solvable(experiment)
@@ -338,6 +343,28 @@ def _channels(given: Iterable[Way] | None, experiment: Experiment, goal: Goal) -
     if not found:
         raise FedpointError("channels is empty: give at least one, or None for messages as they are")
     return found
+
+
+def _server_steps(given: Iterable[float] | None) -> list[float]:
+    """Factors of the hub's step, beside 1."""
+    try:
+        found = [] if given is None else [float(one) for one in given]
+    except (TypeError, ValueError):
+        found = [math.nan]
+    if not all(0 < one < math.inf for one in found):
+        raise FedpointError(f"server_steps must be a list of numbers above 0, such as [2, 4]; got {given!r}")
+    return sorted({one for one in found if one != 1.0})
+
+
+def _farther(methods: list[Method], factors: list[float]) -> list[Method]:
+    """Methods whose hub goes so many times as far."""
+    found = [method.farther(factor) for factor in factors for method in methods]
+    longer = [method for method in found if method is not None]
+    if factors and not longer:
+        raise FedpointError(
+            "server_steps: none of these methods has a step of the hub: name fedavg, fedopt or scaffold"
+        )
+    return longer
 
 
 def _over(methods: list[Method], ways: list[Channel | None]) -> list[Method]:

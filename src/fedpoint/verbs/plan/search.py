@@ -48,12 +48,26 @@ class Method:
     channel: Channel | None = None  # over which it sends; None: the experiment's
     plain: str = ""  # the title of the same over the experiment's channel
     stepless: bool = False  # it has no step to choose
+    factor: float | None = None  # so many times as far goes its hub; None: as far as it says
 
     def __call__(self, step: float, local_steps: int) -> Algorithm:
         if self.stepless:
             return self.make()
         step = step * local_steps if self.per_round else step
-        return self.make(step=step, local_steps=local_steps) if self.local else self.make(step=step)
+        made = self.make(step=step, local_steps=local_steps) if self.local else self.make(step=step)
+        if self.factor is None:
+            return made
+        farther = made.farther(self.factor)
+        assert farther is not None  # it is asked for where there is one
+        return farther
+
+    def farther(self, factor: float) -> Method | None:
+        """The same with a hub that goes so many times as far; None where its hub has no step."""
+        if self.stepless or self(1e-3, 2).farther(factor) is None:
+            return None
+        return dataclasses.replace(
+            self, title=f"{self.title}, {factor:g} x server_step", factor=factor, plain=self.title
+        )
 
 
 def method_of(given: Given) -> Method:
