@@ -243,12 +243,15 @@ UNUSED = {
     "Scaffnew, fixed": ["rng = agents.server.setdefault"],
     "FedDyn": ["y = agent.prox("],
     "FedDyn, exact": ["for _ in range(3):"],
+    "Diffusion": ["new = M @ x + stepped("],
+    "Diffusion, combine first": ["new = M @ x + stepped("],
 }
 
 
 @pytest.mark.parametrize("case", right.FUNCTIONS)
 def test_of_right_functions_only_what_they_were_not_asked_for_is_said(case):
-    """Of Scaffnew's two ways to count its steps one is not taken, nor of FedDyn's two ways to solve."""
+    """Of Scaffnew's two ways to count its steps one is not taken, nor of FedDyn's two ways to solve; fields
+    before diffusion's mean are a mistake."""
     function, claim, settings = right.FUNCTIONS[case]
     found = fp.certify(function, claims=claim, **settings)
     assert found.passed

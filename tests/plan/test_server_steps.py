@@ -15,8 +15,8 @@ def bowls():
 
 def test_a_longer_way_of_the_hub_is_planned_where_it_pays():
     """FedAvg's bias is proportional to the local step, its speed to the product of both: so several times the hub's
-    step reach the target in fewer rounds. Without noise a run is its forecast: there in the round that the plan says, and
-    not before."""
+    step reach the target in fewer rounds. Without noise a run is its forecast: there in the round that the plan says,
+    and not before."""
     target = 1e-4
     made = fp.plan(
         bowls(),

@@ -116,7 +116,7 @@ def plan(
         channels: ways to send messages, to choose from: channels, or lists of them; None among them: as they are.
             Default: `channel`; of the fewest bytes, where none is given, a few compressors too.
         server_steps: factors of the hub's step to choose from beside 1, for methods that have one (SCAFFOLD, FedOpt;
-            FedAvg through `FedOpt(server="sgd")`): looked at for the local steps and participants that are best without.
+            FedAvg through `FedOpt(server="sgd")`), with the local steps and participants that are best without.
             Default: none.
         privacy: `fp.Privacy(epsilon, delta)` that a run may spend: clip, noise at the hub, participants and rounds are
             chosen together, among FedAvg and gradient exchange unless methods are named.
