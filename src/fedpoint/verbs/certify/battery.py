@@ -11,8 +11,9 @@ import numpy as np
 
 from fedpoint.core.numbers import counted
 from fedpoint.results.certificate import Unexercised
+from fedpoint.verbs.certify.method import Method, Mistake
 from fedpoint.verbs.certify.methods import Recipe, Settings
-from fedpoint.verbs.certify.mistakes import METHODS, Method, Mistake
+from fedpoint.verbs.certify.mistakes import METHODS
 from fedpoint.verbs.certify.samples import Noisy
 from fedpoint.verbs.certify.world import AGENTS, Play, Rounds, World, everyone, play, some
 

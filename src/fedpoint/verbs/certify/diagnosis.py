@@ -20,6 +20,7 @@ from fedpoint.verbs.certify.battery import (
     missing,
     nearest,
 )
+from fedpoint.verbs.certify.method import WEIGHTS_DROPPED
 from fedpoint.verbs.certify.methods import Settings
 from fedpoint.verbs.certify.mistakes import (
     AGENTS_LEFT_OUT,
@@ -31,7 +32,6 @@ from fedpoint.verbs.certify.mistakes import (
     NOT_AVERAGED,
     NOT_LINEAR,
     UPDATE_SIGN,
-    WEIGHTS_DROPPED,
 )
 from fedpoint.verbs.certify.properties import Shift
 from fedpoint.verbs.certify.world import AGENTS

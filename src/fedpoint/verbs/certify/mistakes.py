@@ -6,147 +6,11 @@ switches of `methods.Recipe` that make it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import product
-from typing import Literal, Protocol, TypeAlias
-
-import numpy as np
+from dataclasses import replace
 
 from fedpoint.verbs.certify import drift, methods, nodes, personal
-from fedpoint.verbs.certify.methods import Recipe, Round, Setting, Settings
-from fedpoint.verbs.certify.world import AGENTS, Normal, Play, Reading, World, everyone, play
-
-Switches: TypeAlias = Settings | Callable[[Recipe], Settings]
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """switches: those that make it; none where it is known by what it does, whatever the method.
-
-    claimed: it is one only of a subject that claims the method with these settings.
-    """
-
-    name: str
-    reason: str
-    switches: tuple[Switches, ...] = ()
-    claimed: bool = False
-
-    @property
-    def name_and_reason(self) -> tuple[str, str]:
-        return self.name, self.reason
-
-
-class Once(Protocol):
-    """The first noisy round of somebody: of a seed, or with noise as it is written."""
-
-    def __call__(self, seed: int, rng: Normal | None = None) -> Play: ...
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of the catalogue.
-
-    variants: settings that a subject may choose, unless they are given; all are right. fixed: settings that are part
-    of the method. needs: settings without which there is nothing to compare with. steady: the limit stays at w* also
-    when only some take part. partial: valid then at all. read: where agents have models of their own, an agent's, of
-    the common one and what it keeps. network: for methods of nodes, which ways their edges go.
-    """
-
-    name: str
-    round: Round
-    mistakes: tuple[Mistake, ...] = ()
-    fixed: tuple[tuple[str, Setting], ...] = ()
-    variants: tuple[Settings, ...] = ({},)
-    needs: tuple[str, ...] = ("step",)
-    steady: bool = False
-    partial: bool = True
-    read: Callable[[Recipe, np.ndarray, np.ndarray], np.ndarray] | None = None
-    network: Literal["", "both ways", "one way"] = ""
-
-    @property
-    def copies(self) -> int:
-        """How many models there are."""
-        return 1 if self.read is None else AGENTS
-
-    def play(
-        self,
-        recipe: Recipe,
-        world: World,
-        ticks: Sequence[Sequence[int]],
-        seed: int = 0,
-        noise: float = 0.0,
-        rng: Normal | None = None,
-    ) -> Play:
-        """Rounds with these settings and switches."""
-        return play(partial(self.round, recipe), world, ticks, seed, noise, rng=rng, read=self.reading(recipe))
-
-    def reading(self, recipe: Recipe) -> Reading | None:
-        """An agent's model, with these settings."""
-        return None if self.read is None else partial(self.read, recipe)
-
-    def once(self, recipe: Recipe, world: World, noise: float) -> Once:
-        """The first noisy round."""
-        return lambda seed, rng=None: self.play(recipe, world, everyone(1), seed, noise, rng)
-
-    def recipes(self, settings: Settings) -> Iterator[Recipe]:
-        """The correct variants with these settings."""
-        for variant in self.variants:
-            if all(settings.get(name, value) == value for name, value in variant.items()):
-                yield Recipe.of(settings | variant | dict(self.fixed))
-
-    def wrong(self, settings: Settings, claimed: bool) -> Iterator[tuple[Mistake, Recipe, Recipe]]:
-        """The broken variants with these settings, each with the correct one that it comes from."""
-        for mistake, recipe in product(self.mistakes, list(self.recipes(settings))):
-            if claimed or not mistake.claimed:
-                for switches in mistake.switches:
-                    yield mistake, recipe.but(switches(recipe) if callable(switches) else switches), recipe
-
-
-WEIGHTS_DROPPED = "the weights p_k are dropped: all agents count alike although their weights differ"
-
-COMMON = (
-    Mistake("weights_dropped", WEIGHTS_DROPPED, ({"merge": "plain"},)),
-    Mistake(
-        "weights_renormalised",
-        "the weights are divided by their sum over the agents selected: then agents with a small weight count for too "
-        "much whenever few take part (take p_k K/L, which need not sum to one)",
-        ({"merge": "renormalised"},),
-    ),
-    Mistake(
-        "models_weighted",
-        "models are summed with the weights p_k K/L, which do not sum to one over a selection, so that the model "
-        "shrinks or grows by chance: apply them to the changes y_k - w",
-        ({"merge": "models"},),
-    ),
-    Mistake(
-        "not_scaled_up",
-        "the changes of those selected are summed with p_k alone: without K/L a round of L agents goes only L/K of "
-        "the way",
-        ({"merge": "unscaled"},),
-        claimed=True,
-    ),
-    Mistake("ascent", "it goes up the gradient: the sign of the step is flipped", ({"sign": -1.0},)),
-    Mistake(
-        "gradient_frozen",
-        "all local steps use the gradient at the received model: it is not evaluated again at each local model",
-        ({"frozen": True},),
-        claimed=True,
-    ),
-    Mistake(
-        "step_divided",
-        "the local step is smaller than the step that was given, by the number of local steps (divided once too often)",
-        ({"divide": 1}, {"divide": 2}),
-        claimed=True,
-    ),
-    Mistake(
-        "wrong_number_of_steps",
-        "agents take one local step more, or one less, than local_steps says",
-        ({"more": 1}, {"more": -1}),
-        claimed=True,
-    ),
-)
+from fedpoint.verbs.certify.method import COMMON, WEIGHTS_DROPPED, Method, Mistake
+from fedpoint.verbs.certify.methods import Settings
 
 SAMPLE_REUSED = Mistake(
     "sample_reused",
@@ -425,174 +289,6 @@ NEWTON = (
     Mistake("weights_dropped", WEIGHTS_DROPPED, ({"curvature": "equal"},)),
 )
 
-OWN_SENT = Mistake(
-    "own_model_sent",
-    "the change of the agent's own model is sent, which never leaves it: what is averaged is the common one's",
-    ({"sent": "own"},),
-)
-OWN_FORGOTTEN = Mistake(
-    "own_model_forgotten",
-    "an agent's own model begins anew from the common one in every round: it is to be kept",
-    ({"anew": True},),
-)
-
-DITTO = (
-    OWN_SENT,
-    OWN_FORGOTTEN,
-    Mistake("pull_sign_flipped", "the pull is a push: away from the common model", ({"stretch": -1.0},)),
-    Mistake("pull_to_zero", "the pull is towards 0 instead of towards the common model", ({"near": "zero"},)),
-    Mistake("pull_doubled", "the pull is off by a factor of two", ({"stretch": 2.0}, {"stretch": 0.5}), claimed=True),
-    Mistake(
-        "pulled_to_own_steps",
-        "the own model is pulled to where the agent's common steps of this round end: it is to be pulled to the "
-        "common model that was received",
-        ({"near": "end"},),
-    ),
-    Mistake("pull_missing", "the pull has no effect: agents learn alone", ({"stretch": 0.0},), claimed=True),
-)
-
-TUNED = (
-    OWN_SENT,
-    Mistake(
-        "tuning_goes_on",
-        "fine-tuning goes on from the agent's last own model: it begins at the common model in every round",
-        ({"anew": True},),
-    ),
-    Mistake(
-        "tuned_from_own_steps",
-        "fine-tuning begins where the agent's common steps of this round end: it begins at the common model received",
-        ({"near": "end"},),
-    ),
-)
-
-MIXED = (
-    OWN_SENT,
-    OWN_FORGOTTEN,
-    Mistake(
-        "mixture_swapped",
-        "own and common model change places in the mixture: it is a v_k + (1 - a) w",
-        tuple({"swapped": where} for where in ("point", "point factor", "point read", "point factor read")),
-    ),
-    Mistake(
-        "mixture_not_evaluated",
-        "the field is evaluated at the own model: it belongs at the mixture a v_k + (1 - a) w",
-        ({"near": "own"},),
-    ),
-    Mistake(
-        "chain_rule_missing",
-        "the factor a of the chain rule is missing in the own step: the gradient of f_k(a v + (1 - a) w) is a g_k",
-        ({"chained": True},),
-    ),
-)
-
-ENVELOPES = (
-    replace(OWN_SENT, reason="theta_k - w is sent: it is the change of w_k after its steps on the envelope"),
-    Mistake(
-        "chain_rule_missing",
-        "the factor pull is missing in the local step: an envelope's gradient is pull (w - theta)",
-        ({"chained": True},),
-    ),
-    *(mistake for mistake in PROX if mistake.name == "pull_doubled"),
-    replace(SERVER[1], switches=({"server_step": 1.0},)),
-)
-
-NOT_MIXED = Mistake("neighbours_not_heard", "what neighbours say has no effect: nodes learn alone", ({"graph": "own"},))
-UNEVEN = (
-    NOT_MIXED,
-    Mistake("own_left_out", "a node averages its neighbours and leaves itself out", ({"graph": "others"},)),
-    Mistake(
-        "edges_count_alike",
-        "the weights of the edges are dropped: nodes of many neighbours then count for more than others",
-        ({"graph": "plain"},),
-    ),
-    Mistake(
-        "weights_not_completed",
-        "the neighbours' weights do not sum to one, and what is left is not the node's own: models shrink",
-        ({"graph": "incomplete"},),
-    ),
-)
-LAZY = Mistake(
-    "identity_missing", "nodes average with W where (I + W)/2 belongs: half of it stays their own", ({"lazy": False},)
-)
-LOCAL = tuple(m for m in COMMON if m.name in ("ascent", "gradient_frozen", "step_divided", "wrong_number_of_steps"))
-
-DIFFUSION = (
-    *UNEVEN,
-    Mistake(
-        "gradient_before_mean",
-        "fields are evaluated at the node's model before the mean: this is decentralised gradient descent, W w - step "
-        "g(w), which is stable for shorter steps only",
-        ({"evaluated": "before"},),
-    ),
-    Mistake(
-        "order_swapped",
-        "combine and adapt change places",
-        (lambda r: {"order": {nodes.COMBINE_FIRST: "adapt_then_combine"}.get(r.order, nodes.COMBINE_FIRST)},),
-        claimed=True,
-    ),
-)
-BALANCED = (
-    *UNEVEN,
-    LAZY,
-    Mistake(
-        "correction_sign_flipped",
-        "the correction has the wrong sign: phi = psi + w - (psi of the tick before)",
-        ({"correction": -1.0},),
-    ),
-    Mistake("correction_missing", "the correction has no effect: this is diffusion", ({"correction": 0.0},)),
-    Mistake(
-        "correction_after_mean",
-        "the correction is added after the mean: it belongs into what neighbours hear",
-        ({"place": "after"},),
-    ),
-    Mistake(
-        "corrected_kept",
-        "the corrected phi is kept for the next tick: the correction is by psi, where the node's own steps had led",
-        ({"stored": "last"},),
-    ),
-)
-DIFFERENCES = (
-    *UNEVEN,
-    LAZY,
-    Mistake(
-        "old_gradient_forgotten",
-        "the gradient of the tick before is not subtracted: its step counts twice",
-        ({"subtract": 0.0},),
-    ),
-    Mistake(
-        "correction_sign_flipped", "the gradient of the tick before is added: it is subtracted", ({"subtract": -1.0},)
-    ),
-)
-TRACKED = (
-    *UNEVEN,
-    Mistake(
-        "tracker_not_averaged",
-        "the estimates of the gradient are not averaged: each then follows its node's own gradient only",
-        ({"tracked": False},),
-    ),
-    replace(DIFFERENCES[-2], switches=({"subtract": 0.0}, {"kept": False})),
-    DIFFERENCES[-1],
-    Mistake(
-        "tracker_not_started",
-        "the estimates begin at zero and not as the first gradients: their sum then lacks these forever",
-        ({"started": False},),
-    ),
-)
-PUSHED = (
-    NOT_MIXED,
-    Mistake(
-        "shares_do_not_add_up",
-        "nodes average what they hear: in push-sum they divide what they have among those who hear them, so that "
-        "nothing is lost (columns of W sum to one)",
-        ({"graph": "rows"}, {"graph": "plain"}, {"graph": "turned"}),
-    ),
-    Mistake(
-        "gradient_at_sum", "fields are evaluated at the sum of models: they belong at v/y", ({"evaluated": "sum"},)
-    ),
-    Mistake("ones_not_handed_on", "the sums of ones stay one: they are handed on like the models", ({"ones": False},)),
-    Mistake("sum_for_ratio", "a node reads its sum of models: its model is v/y", ({"shown": "sum"},)),
-)
-
 PLAIN = (("pull", 0.0), ("exact", False), ("normalise", False))  # settings of other methods, which this one lacks
 ONE_STEP = (*PLAIN, ("local_steps", 1))
 STEPS = ("step", "local_steps")  # of methods with own models they are not to be told from where fields are evaluated
@@ -647,7 +343,7 @@ METHODS = {
         Method(
             "ditto",
             personal.ditto,
-            (*DITTO, *COMMON),
+            (*personal.DITTO, *COMMON),
             PLAIN[1:2],
             NORMALISED,
             needs=(*STEPS, "pull"),
@@ -656,7 +352,7 @@ METHODS = {
         Method(
             "fine_tuned",
             personal.fine_tuned,
-            (*TUNED, *COMMON),
+            (*personal.TUNED, *COMMON),
             PLAIN[:2],
             NORMALISED,
             needs=(*STEPS, "own_steps"),
@@ -665,7 +361,7 @@ METHODS = {
         Method(
             "apfl",
             personal.apfl,
-            (*MIXED, *COMMON),
+            (*personal.MIXED, *COMMON),
             PLAIN[:2],
             NORMALISED,
             needs=(*STEPS, "mix"),
@@ -674,19 +370,28 @@ METHODS = {
         Method(
             "pfedme",
             personal.pfedme,
-            (*ENVELOPES, *COMMON),
+            (*personal.ENVELOPES, *COMMON),
             (("exact", True), ("normalise", False)),
             needs=(*STEPS, "pull"),
             read=personal.own_kept,
         ),
         *(
-            Method(name, round, (*known, *LOCAL), PLAIN, variants, partial=False, read=personal.own_kept, network=ways)
+            Method(
+                name,
+                round,
+                (*known, *nodes.LOCAL),
+                PLAIN,
+                variants,
+                partial=False,
+                read=personal.own_kept,
+                network=ways,
+            )
             for name, round, known, variants, ways in (
-                ("diffusion", nodes.diffusion, DIFFUSION, ORDERS, "both ways"),
-                ("exact_diffusion", nodes.exact_diffusion, BALANCED, ({},), "both ways"),
-                ("extra", nodes.extra, DIFFERENCES, ({},), "both ways"),
-                ("gradient_tracking", nodes.gradient_tracking, TRACKED, ORDERS, "both ways"),
-                ("push_sum", nodes.push_sum, PUSHED, ({},), "one way"),
+                ("diffusion", nodes.diffusion, nodes.DIFFUSION, ORDERS, "both ways"),
+                ("exact_diffusion", nodes.exact_diffusion, nodes.BALANCED, ({},), "both ways"),
+                ("extra", nodes.extra, nodes.DIFFERENCES, ({},), "both ways"),
+                ("gradient_tracking", nodes.gradient_tracking, nodes.TRACKED, ORDERS, "both ways"),
+                ("push_sum", nodes.push_sum, nodes.PUSHED, ({},), "one way"),
             )
         ),
         Method("fednewton", methods.newton, (*NEWTON, *COMMON), ONE_STEP, needs=(), partial=False),

@@ -6,8 +6,11 @@ which nodes average. The common model that other methods hand around stays as it
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from fedpoint.verbs.certify.method import COMMON, Mistake
 from fedpoint.verbs.certify.methods import Recipe, walk
 from fedpoint.verbs.certify.world import Participants
 
@@ -119,3 +122,103 @@ def push_sum(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
     heard, counted = W @ x, W @ ones if r.ones else ones
     keep(agents, v=heard if r.shown == "sum" else heard / counted, x=x, ones=ones)
     return w
+
+
+# Known mistakes.
+
+NOT_MIXED = Mistake("neighbours_not_heard", "what neighbours say has no effect: nodes learn alone", ({"graph": "own"},))
+UNEVEN = (
+    NOT_MIXED,
+    Mistake("own_left_out", "a node averages its neighbours and leaves itself out", ({"graph": "others"},)),
+    Mistake(
+        "edges_count_alike",
+        "the weights of the edges are dropped: nodes of many neighbours then count for more than others",
+        ({"graph": "plain"},),
+    ),
+    Mistake(
+        "weights_not_completed",
+        "the neighbours' weights do not sum to one, and what is left is not the node's own: models shrink",
+        ({"graph": "incomplete"},),
+    ),
+)
+LAZY = Mistake(
+    "identity_missing", "nodes average with W where (I + W)/2 belongs: half of it stays their own", ({"lazy": False},)
+)
+LOCAL = tuple(m for m in COMMON if m.name in ("ascent", "gradient_frozen", "step_divided", "wrong_number_of_steps"))
+
+DIFFUSION = (
+    *UNEVEN,
+    Mistake(
+        "gradient_before_mean",
+        "fields are evaluated at the node's model before the mean: this is decentralised gradient descent, W w - step "
+        "g(w), which is stable for shorter steps only",
+        ({"evaluated": "before"},),
+    ),
+    Mistake(
+        "order_swapped",
+        "combine and adapt change places",
+        (lambda r: {"order": {COMBINE_FIRST: "adapt_then_combine"}.get(r.order, COMBINE_FIRST)},),
+        claimed=True,
+    ),
+)
+BALANCED = (
+    *UNEVEN,
+    LAZY,
+    Mistake(
+        "correction_sign_flipped",
+        "the correction has the wrong sign: phi = psi + w - (psi of the tick before)",
+        ({"correction": -1.0},),
+    ),
+    Mistake("correction_missing", "the correction has no effect: this is diffusion", ({"correction": 0.0},)),
+    Mistake(
+        "correction_after_mean",
+        "the correction is added after the mean: it belongs into what neighbours hear",
+        ({"place": "after"},),
+    ),
+    Mistake(
+        "corrected_kept",
+        "the corrected phi is kept for the next tick: the correction is by psi, where the node's own steps had led",
+        ({"stored": "last"},),
+    ),
+)
+DIFFERENCES = (
+    *UNEVEN,
+    LAZY,
+    Mistake(
+        "old_gradient_forgotten",
+        "the gradient of the tick before is not subtracted: its step counts twice",
+        ({"subtract": 0.0},),
+    ),
+    Mistake(
+        "correction_sign_flipped", "the gradient of the tick before is added: it is subtracted", ({"subtract": -1.0},)
+    ),
+)
+TRACKED = (
+    *UNEVEN,
+    Mistake(
+        "tracker_not_averaged",
+        "the estimates of the gradient are not averaged: each then follows its node's own gradient only",
+        ({"tracked": False},),
+    ),
+    replace(DIFFERENCES[-2], switches=({"subtract": 0.0}, {"kept": False})),
+    DIFFERENCES[-1],
+    Mistake(
+        "tracker_not_started",
+        "the estimates begin at zero and not as the first gradients: their sum then lacks these forever",
+        ({"started": False},),
+    ),
+)
+PUSHED = (
+    NOT_MIXED,
+    Mistake(
+        "shares_do_not_add_up",
+        "nodes average what they hear: in push-sum they divide what they have among those who hear them, so that "
+        "nothing is lost (columns of W sum to one)",
+        ({"graph": "rows"}, {"graph": "plain"}, {"graph": "turned"}),
+    ),
+    Mistake(
+        "gradient_at_sum", "fields are evaluated at the sum of models: they belong at v/y", ({"evaluated": "sum"},)
+    ),
+    Mistake("ones_not_handed_on", "the sums of ones stay one: they are handed on like the models", ({"ones": False},)),
+    Mistake("sum_for_ratio", "a node reads its sum of models: its model is v/y", ({"shown": "sum"},)),
+)

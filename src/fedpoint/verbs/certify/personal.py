@@ -6,8 +6,11 @@ agent's model.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from fedpoint.verbs.certify.method import Mistake
 from fedpoint.verbs.certify.methods import Recipe, merged, walk
 from fedpoint.verbs.certify.world import Participant, Participants
 
@@ -83,3 +86,77 @@ def _told(r: Recipe, agent: Participant, y: np.ndarray, v: np.ndarray) -> np.nda
     """The model whose change is sent; the own one is kept."""
     agent.memory["v"] = v
     return v if r.sent == "own" else y
+
+
+# Known mistakes.
+
+OWN_SENT = Mistake(
+    "own_model_sent",
+    "the change of the agent's own model is sent, which never leaves it: what is averaged is the common one's",
+    ({"sent": "own"},),
+)
+OWN_FORGOTTEN = Mistake(
+    "own_model_forgotten",
+    "an agent's own model begins anew from the common one in every round: it is to be kept",
+    ({"anew": True},),
+)
+
+DITTO = (
+    OWN_SENT,
+    OWN_FORGOTTEN,
+    Mistake("pull_sign_flipped", "the pull is a push: away from the common model", ({"stretch": -1.0},)),
+    Mistake("pull_to_zero", "the pull is towards 0 instead of towards the common model", ({"near": "zero"},)),
+    Mistake("pull_doubled", "the pull is off by a factor of two", ({"stretch": 2.0}, {"stretch": 0.5}), claimed=True),
+    Mistake(
+        "pulled_to_own_steps",
+        "the own model is pulled to where the agent's common steps of this round end: it is to be pulled to the "
+        "common model that was received",
+        ({"near": "end"},),
+    ),
+    Mistake("pull_missing", "the pull has no effect: agents learn alone", ({"stretch": 0.0},), claimed=True),
+)
+
+TUNED = (
+    OWN_SENT,
+    Mistake(
+        "tuning_goes_on",
+        "fine-tuning goes on from the agent's last own model: it begins at the common model in every round",
+        ({"anew": True},),
+    ),
+    Mistake(
+        "tuned_from_own_steps",
+        "fine-tuning begins where the agent's common steps of this round end: it begins at the common model received",
+        ({"near": "end"},),
+    ),
+)
+
+MIXED = (
+    OWN_SENT,
+    OWN_FORGOTTEN,
+    Mistake(
+        "mixture_swapped",
+        "own and common model change places in the mixture: it is a v_k + (1 - a) w",
+        tuple({"swapped": where} for where in ("point", "point factor", "point read", "point factor read")),
+    ),
+    Mistake(
+        "mixture_not_evaluated",
+        "the field is evaluated at the own model: it belongs at the mixture a v_k + (1 - a) w",
+        ({"near": "own"},),
+    ),
+    Mistake(
+        "chain_rule_missing",
+        "the factor a of the chain rule is missing in the own step: the gradient of f_k(a v + (1 - a) w) is a g_k",
+        ({"chained": True},),
+    ),
+)
+
+ENVELOPES = (
+    replace(OWN_SENT, reason="theta_k - w is sent: it is the change of w_k after its steps on the envelope"),
+    Mistake(
+        "chain_rule_missing",
+        "the factor pull is missing in the local step: an envelope's gradient is pull (w - theta)",
+        ({"chained": True},),
+    ),
+    Mistake("pull_doubled", "the pull is off by a factor of two", ({"stretch": 2.0}, {"stretch": 0.5}), claimed=True),
+    Mistake("server_step_missing", "the server's step has no effect", ({"server_step": 1.0},), claimed=True),
+)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedpoint.verbs.certify.method import Method, Mistake, Once
 from fedpoint.verbs.certify.methods import Recipe
 from fedpoint.verbs.certify.mistakes import (
     NOISE_AMPLIFIED,
@@ -14,9 +15,6 @@ from fedpoint.verbs.certify.mistakes import (
     SAMPLE_REUSED,
     SAMPLES_NOT_USED,
     SAMPLES_SHARED,
-    Method,
-    Mistake,
-    Once,
 )
 from fedpoint.verbs.certify.world import Play, World
 
