@@ -91,6 +91,11 @@ def _certify(
     else:
         examined, known, world = prepare_function(subject, check_settings(given | settings), claim, seed)
     evidence = Evidence(examined, world, seed)
+    if claim is not None and bool(METHODS[claim].network) != evidence.on_network:
+        raise FedpointError(
+            f"{examined.name} is {'a method for networks' if evidence.on_network else 'a method with a hub'}, and "
+            f"{_title(claim)} is not"
+        )
     if claim is not None and METHODS[claim].copies != evidence.copies:
         raise _other_models(examined.name, claim)
     diagnosis = diagnose(evidence, claim, known)
