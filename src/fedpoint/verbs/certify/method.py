@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Method:
     variants: settings that a subject may choose, unless they are given; all are right. fixed: settings that are part
     of the method. needs: settings without which there is nothing to compare with. steady: the limit stays at w* also
     when only some take part. partial: valid then at all. read: where agents have models of their own, an agent's, of
-    the common one and what it keeps. network: for methods of nodes, which ways their edges go.
+    the common one and what it keeps. network: for methods of nodes: their edges go "both ways" or "one way".
     """
 
     name: str
@@ -58,7 +58,7 @@ class Method:
     steady: bool = False
     partial: bool = True
     read: Callable[[Recipe, np.ndarray, np.ndarray], np.ndarray] | None = None
-    network: Literal["", "both ways", "one way"] = ""
+    network: str = ""
 
     @property
     def copies(self) -> int:

@@ -285,8 +285,8 @@ def prepare_object(
     """The algorithm with the battery's settings, all its settings, and a world to suit them."""
     if algorithm.at_agents and not algorithm.mixes:
         raise FedpointError(
-            f"certify cannot examine {type(algorithm).__name__}: its nodes keep models of their own, which a coupling "
-            "holds together; of methods for networks it knows those that look for one model"
+            f"certify cannot examine {type(algorithm).__name__}: it is a method for networks with a coupling, and of "
+            "those it knows only methods that look for one model, such as Diffusion"
         )
     fields = {f.name: f for f in dataclasses.fields(algorithm)}
     values = values_of(algorithm)
