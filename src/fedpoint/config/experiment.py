@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple, overload
+from typing import Annotated, Literal, NamedTuple, overload
 
 from pydantic import AfterValidator, Field, JsonValue, SkipValidation
 from pydantic.json_schema import models_json_schema
@@ -126,6 +126,7 @@ class Content(Table):
         repeats: independent runs, batched.
         exact: exact fields: no sampling noise.
         record_every: rounds between records; left out: 1, or more where all models would not fit into memory.
+        memories: "disk" keeps what agents remember in a file, where it does not fit into memory.
         stop: end the run when the mean squared error (without a known solution: the squared change of the model between
             records) falls below this.
         evaluation: when the rows that the problem holds out are looked at, and whether they end the run.
@@ -155,6 +156,7 @@ class Content(Table):
     repeats: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     exact: bool = False
     record_every: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = None
+    memories: Literal["memory", "disk"] = "memory"
     stop: Annotated[float, Field(gt=0)] | None = None
     evaluation: EvaluationTable | None = None
     plan: AsItIs = None  # what `fedpoint plan` reads of the same file
@@ -366,7 +368,7 @@ class _Reader:
             if built is not None and not any(m.path[:1] == ("network",) for m in self.mistakes):
                 self._together(tables, key, choices, {**parts, "problem": built.problem, "network": network})
             return []
-        numbers = checked.model_dump(include={"exact", "seed", "repeats", "record_every"})
+        numbers = checked.model_dump(include={"exact", "seed", "repeats", "record_every", "memories"})
         parts |= {**numbers, "problem": built.problem, "network": network}
         experiments = self._together(tables, key, choices, parts)
         if self.mistakes:

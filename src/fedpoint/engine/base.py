@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import jax
@@ -276,6 +277,9 @@ class Engine(ABC):
         return self.say(models, X, groups)
 
     # Durable form: flat dictionaries of arrays.
+
+    def keep_in(self, folder: Path) -> None:  # noqa: B027 - most keep nothing besides
+        """The run's folder, for what is too large for its checkpoints. Before the first round, or a restore."""
 
     @abstractmethod
     def save(self) -> dict[str, np.ndarray]: ...

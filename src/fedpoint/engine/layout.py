@@ -53,6 +53,12 @@ class Layout:
     tuning: Tuning = PLAIN  # how the compiler is helped
     blocks: Blocks | None = None  # of agents, where they are shared out between processes (engine/cluster/session.py)
     metrics: Metrics = ()  # recorded beside the model
+    rows: int | None = None  # of agents' memories that are at hand, where the others' are on disk; None: everybody's
+
+    @property
+    def held(self) -> int:
+        """How many agents' memories the state holds."""
+        return self.agents if self.rows is None else self.rows
 
     @property
     def whole(self) -> bool:
@@ -75,7 +81,8 @@ class Layout:
         else:
             draws = f"samples drawn ahead for {counted(self.chunk, 'round')}"
         shared = "" if self.blocks is None else f"; {self.blocks.explain()}"
-        return f"agents {agents}; {draws}{shared}"
+        kept = "" if self.rows is None else f"; memories on disk, {counted(self.rows, 'agent')} at hand"
+        return f"agents {agents}; {draws}{shared}{kept}"
 
 
 def choose(bound: Bound, lanes: int) -> Layout:

@@ -62,12 +62,12 @@ def needs(layout: Layout, inputs: Inputs, start: Model, lanes: int, uses: bool) 
     state = _state(layout, inputs, start, uses)
     model, held = bytes_of(layout.topology.one(start)), layout.topology.models(layout.agents)
     by_agent = [state.memory, state.wire, state.world, *([state.hub, state.mail] if layout.topology.by_node else [])]
-    agent = sum(map(bytes_of, by_agent)) // layout.agents
+    agent = sum(map(bytes_of, by_agent)) // layout.held
     copies = MAPPED if layout.mapped and lanes > 1 else COPIES
     work = WORK * model * (1 if layout.mapped else layout.slots)
     records = layout.capacity * held * model
     return Needs(
-        agent, copies * (bytes_of(state) - agent * layout.agents) + work + records, layout.agents, lanes, copies
+        agent, copies * (bytes_of(state) - agent * layout.held) + work + records, layout.held, lanes, copies
     )
 
 
@@ -97,6 +97,9 @@ def _message(layout: Layout, inputs: Inputs, start: Model, found: Needs) -> str:
     if max(np.asarray(a).dtype.itemsize for a in leaves) > 4:
         fits += "; in single precision, with start= a model in float32, twice as much"
     each = f"every agent keeps {in_bytes(found.agent)}. " if found.agent else ""
+    if layout.rows is None and found.agent and not layout.topology.own_models:
+        disk = 2 * found.agents * found.agent
+        fits += f'; or memories="disk" with few participants, for up to {in_bytes(disk)} of a disk'
     return f"{what} {over}: {each}What would fit: {fits}"
 
 

@@ -51,6 +51,8 @@ def _segment(
 
     def draw(rounds: Array) -> Tick:
         """Who works in each of these rounds."""
+        if inputs.at_hand is not None:  # drawn before, as their memories had to be fetched
+            return take(inputs.at_hand.turns, rounds - inputs.at_hand.first)
         folded = layout.tuning.computed_once(once, jax.vmap(lambda r: timing.key_of(schedule, r)), rounds)
         return jax.vmap(lambda k, r: timing.completed(k, inputs.p, r))(folded, rounds)
 

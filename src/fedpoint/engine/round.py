@@ -143,8 +143,11 @@ class Round(NamedTuple):
 
             return lax.fori_loop(0, len(who), commit, everybody)
         # An index out of range is dropped: agents not heard, and repeated draws of one agent.
-        target = jnp.where(heard, who, self.layout.agents)
-        return jax.tree.map(lambda all_, n: all_.at[target].set(n, mode="drop"), everybody, new)
+
+        def put(all_: Array, n: Array) -> Array:
+            return all_.at[jnp.where(heard, who, all_.shape[0])].set(n, mode="drop")
+
+        return jax.tree.map(put, everybody, new)
 
     def attacked(self, messages: Message, places: Array | None, heard: Array, base: Model = None) -> Message:
         """What arrives of these agents' messages (None: of all), liars among them. base: what is told are models."""
@@ -175,6 +178,7 @@ class Round(NamedTuple):
         """
         layout, inputs = self.layout, self.inputs
         known: list[int] = []  # evaluations of an agent, where tracing already tells
+        rows = inputs.rows_of(who)
         one_by_one = summed is not None and layout.mapped and layout.blocks is None and self._summed
         kernel = layout.tuning.kernel and not layout.whole
         everybody = (state.memory, state.wire)
@@ -194,12 +198,12 @@ class Round(NamedTuple):
                 return message, kept, jnp.asarray(spent, jnp.int64), world
 
             if one_by_one and summed is not None:
-                return _one_by_one(one, tasks, summed, (everybody, who, mine) if in_place else None)
+                return _one_by_one(one, tasks, summed, (everybody, rows, mine) if in_place else None)
             return over_agents(layout, one, tasks)
 
         run: Function = partial(in_one_kernel, jnp.minimum(self.number + 1, 1), work) if kernel else work
         messages, new, spent, world = self.fenced(run, inputs.algorithm, inputs.channel, heard.common, tasks)
-        kept = new if in_place else self.commit(everybody, who, keep.counts, new, keep.sure)
+        kept = new if in_place else self.commit(everybody, rows, keep.counts, new, keep.sure)
         if layout.oracle.moves and not layout.exact and works is not None:  # who does not work stays where it is
             world = jax.vmap(where)(works, world, state.world if who is None else take(state.world, who))
         if who is not None:
@@ -214,10 +218,11 @@ class Round(NamedTuple):
         agents = self.names(jnp.arange(layout.agents, dtype=jnp.int32) if who is None else who)
         tuned, _ = split_per_agent(inputs.algorithm)
 
-        def pick(tree: Tree) -> Tree:
-            return tree if who is None else take(tree, who)
+        def pick(tree: Tree, places: Array | None = who) -> Tree:
+            return tree if places is None else take(tree, places)
 
-        kept, world = pick((state.memory, state.wire) if fetched else ()), pick(state.world)
+        kept = pick((state.memory, state.wire), inputs.rows_of(who)) if fetched else ((), ())
+        world = pick(state.world)
         own = pick(inputs.own) if ahead.own is None else ahead.own
         share = inputs.p if who is None else take(inputs.p, agents)
         rest = self.fenced(lambda: (own, kept, pick(tuned), share, heard.each, world, heard.last, base))

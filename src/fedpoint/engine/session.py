@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from fedpoint.engine.base import Engine, Measure
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.layout import Layout, choose, enough_samples
 from fedpoint.engine.memory import check_fits, check_mail, exhausted
+from fedpoint.engine.on_disk import OnDisk, check_one_lane, with_room
 from fedpoint.engine.program import go_on, message_of
 from fedpoint.engine.state import Inputs, Records, RunState, Traffic, seeds_of, start_state, start_worlds
 from fedpoint.experiment.bound import Bound
@@ -82,6 +84,9 @@ class Session(Engine):
         )
         one = traced if swept is None else jax.tree.map(lambda a: a[0], traced)
         single = inputs._replace(algorithm=one)
+        if self.experiment.memories == "disk":
+            check_one_lane(self.lanes)
+            layout = with_room(layout, single, bound.start)
         self._message = message_of(wrap(bound.topology.one(bound.start)), layout, single)
         check_fits(layout, single, bound.start, self.lanes, self.message.used is None)
         # A sweep has the same draws at every point: differences are the hyper-parameter's.
@@ -90,6 +95,7 @@ class Session(Engine):
         self.layout = replace(layout, metrics=tuple(sorted(self.experiment.metrics.items())))
         with exhausted():
             self._begin(inputs)
+        self.on_disk = None if self.layout.rows is None else OnDisk(self.layout, self.state)
 
     # What it works on.
 
@@ -184,16 +190,26 @@ class Session(Engine):
         return kept if count == self.layout.capacity else jax.tree.map(np.copy, kept)
 
     def mark(self) -> RunState | None:
+        if self.on_disk is not None:
+            return jax.tree.map(jnp.copy, self.on_disk.without(self.state, self.on_disk.rows.mark()))
         return jax.tree.map(jnp.copy, self.state)
 
     def back(self, round: int, mark: RunState | None) -> None:
         assert mark is not None
-        self.round, self.state = round, mark
+        self.round, self.state = round, mark if self.on_disk is None else self.on_disk.again(mark, self.state)
 
     def segment(self, rounds: int) -> tuple[np.ndarray, Records]:
         first, begun = self.round, time.perf_counter()
         most = self.layout.capacity * self.every - first % self.every  # a begun window takes a place too
-        records = self._call(min(rounds, most))
+        rounds = min(rounds, most)
+        if self.on_disk is None:
+            records = self._call(rounds)
+        else:
+            rounds, at_hand, kept = self.on_disk.fetch(self.inputs, self.state, self.seeds, first, rounds)
+            self.inputs = self.inputs._replace(at_hand=at_hand)
+            self.state = self.state._replace(memory=kept.memory, wire=kept.wire)
+            records = self._call(rounds)
+            self.on_disk.store(self.state)
         self.pace.add(self.round - first, time.perf_counter() - begun, compiled=self._fresh)
         self.compiled, self._fresh = self._fresh, False
         at = (np.arange(first // self.every, self.round // self.every) + 1) * self.every
@@ -217,7 +233,7 @@ class Session(Engine):
         used = np.zeros((self.repeats, 1, 3), np.int64)
         if self.round:
             counted = self.message.used is None
-            used = self._used(np.array([self.round]), np.asarray(self.whole().used)[:, None] if counted else ())
+            used = self._used(np.array([self.round]), np.asarray(self._used_so_far())[:, None] if counted else ())
         model, metrics = jax.tree.map(lambda a: a[:, None], (self.model(), self._metrics()))
         return Records(model, used, metrics)
 
@@ -259,7 +275,17 @@ class Session(Engine):
         return jax.vmap(settled, in_axes=axes)(self.traced(), state.hub, state.memory)
 
     def whole(self) -> RunState:
-        return self.state
+        if self.on_disk is None:
+            return self.state
+        kept = self.on_disk.all("they stay on disk; what the run says otherwise needs none of them")
+        return self.state._replace(memory=kept.memory, wire=kept.wire)
+
+    def _used_so_far(self) -> Tree:
+        return self.state.used
+
+    def keep_in(self, folder: Path) -> None:
+        if self.on_disk is not None:
+            self.on_disk.keep_in(folder)
 
     def traced(self) -> Algorithm:
         """The algorithm with its numbers as the program has them."""
@@ -328,12 +354,18 @@ class Session(Engine):
     # Durable form: flat dictionaries of arrays.
 
     def save(self) -> dict[str, np.ndarray]:
+        if self.on_disk is not None:
+            return flatten(self.on_disk.without(self.state, self.on_disk.rows.keep()))
         return flatten(self.state)
 
     def restore(self, arrays: Mapping[str, np.ndarray], round: int) -> None:
         if ".mail.stamp" in arrays:  # there may be room for more messages than a run needs at its start
             self._deepen(arrays[".mail.stamp"].shape[-1])
-        self.state = unflatten(self.state, arrays)
+        if self.on_disk is None:
+            self.state = unflatten(self.state, arrays)
+        else:
+            like = self.on_disk.without(self.state, self.on_disk.rows.index)
+            self.state = self.on_disk.again(unflatten(like, arrays), self.state, earlier=True)
         self.round = round
 
 

@@ -22,7 +22,7 @@ from fedpoint.gather import Gather
 from fedpoint.graphs.topology import NO_BRANCHES, Branches, Used
 from fedpoint.graphs.wiring import NOT_WIRED, Wires
 from fedpoint.problems.base import Mine
-from fedpoint.timing.base import Timing
+from fedpoint.timing.base import Tick, Timing
 
 AGENTS, SCHEDULE, HUB = 0, 1, 2  # purposes of random numbers
 Seeds: TypeAlias = tuple[Tree, ...]  # both words of every repeat's key, for each purpose
@@ -35,6 +35,14 @@ class Part(NamedTuple):
     blocks: Array  # how many it has
     edges: Array  # (most + 1,): agents at which its blocks begin, and the last ends
     boundary: Tree = ()  # (H,): places of its nodes that others hear
+
+
+class AtHand(NamedTuple):
+    """Whose memories a state holds, where the others' are on disk, and who works in the rounds that they are for."""
+
+    place: Array  # (K,) where an agent's are; of who does not work in these rounds: anywhere
+    turns: Tick  # (rounds, ...)
+    first: Array  # the first of these rounds
 
 
 class Inputs(NamedTuple):
@@ -51,6 +59,11 @@ class Inputs(NamedTuple):
     part: Part | None = None
     attack: Attack | None = None
     branches: Branches = NO_BRANCHES
+    at_hand: AtHand | None = None
+
+    def rows_of(self, who: Array | None) -> Array | None:
+        """Where these agents' memories are in the state's arrays; None: all, in the agents' own order."""
+        return who if self.at_hand is None or who is None else take(self.at_hand.place, who)
 
 
 def names_of(inputs: Inputs, places: Array) -> Array:
@@ -106,11 +119,11 @@ class Records(NamedTuple):
 def start_state(layout: Layout, inputs: Inputs, models: Model, counted: bool) -> RunState:
     """Before the first round, of one repeat; models as the topology has them."""
     topology, algorithm = layout.topology, inputs.algorithm
-    begun = topology.begin(algorithm, models, inputs.wires, layout.agents)
+    begun = topology.begin(algorithm, models, inputs.wires, layout.held)
     wire: State = ()
     if not inputs.channel.is_identity():
         one = inputs.channel.init(message_like(layout, inputs, topology.one(models)))
-        wire = jax.tree.map(lambda a: jnp.broadcast_to(a, (layout.agents, *jnp.shape(a))), one)
+        wire = jax.tree.map(lambda a: jnp.broadcast_to(a, (layout.held, *jnp.shape(a))), one)
     return RunState(*begun, none_used(counted), wire=wire)
 
 

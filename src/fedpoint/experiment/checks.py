@@ -31,6 +31,27 @@ def check_seed(seed: object) -> int:
     return int(seed)
 
 
+def check_memories(e: Experiment) -> None:
+    """Refuse memories on disk where everybody's are needed in a round, or in a record."""
+    if e.memories not in ("memory", "disk"):
+        raise FedpointError(f'memories must be "memory" or "disk", got {e.memories!r}')
+    if e.memories == "memory":
+        return
+    why = ""
+    if e.timing.on_network:
+        why = "on a network a model is what its node remembers, and every record holds all of them"
+    elif not e.timing.drawn or e.timing.everyone:
+        why = "everyone works in every round: give participation=, such as 10"
+    elif e.share is not None or e.algorithm.personal:
+        why = "agents have models of their own, and every record holds all of them"
+    elif e.metrics:
+        why = "metrics= see what all agents remember"
+    elif e.repeats > 1:
+        why = "every repeat has participants of its own: run them one after the other, with other seeds"
+    if why:
+        raise FedpointError(f'memories="disk" is not for this experiment: {why}')
+
+
 def check_network(network: Network | None, names: list[str]) -> Network | None:
     """The network with its nodes in the agents' order, or None."""
     if network is None:

@@ -8,7 +8,7 @@
     network = {class = "Network", names = [...], edges = [...], weights = [...]}
     share = ["body"], or {class = "Only", ...}
     start = {values = [...]}, metrics = {drift = {python = "my_metrics.drift"}}
-    exact, seed, repeats, record_every
+    exact, seed, repeats, record_every, memories
 
 Large data are told by their shapes and SHA-256. `not_rebuildable` lists what is only named, and why.
 """
@@ -75,6 +75,7 @@ def describe_experiment(e: Experiment, data: bool = True, facts: Table | None = 
         "repeats": e.repeats,
         "record_every": e.record_every,
         "exact": e.exact,
+        "memories": None if e.memories == "memory" else e.memories,
         "algorithm": describe_record(e.algorithm),
         timing_key(e.timing): describe_record(e.timing),
         "network": describe_network(e.network) if e.network else None,

@@ -27,6 +27,7 @@ from fedpoint.experiment.checks import (
     check_attack,
     check_heard,
     check_links,
+    check_memories,
     check_network,
     check_place,
     check_regions,
@@ -69,6 +70,7 @@ class Options(TypedDict):
     seed: NotRequired[int]
     repeats: NotRequired[int]
     record_every: NotRequired[int | None]
+    memories: NotRequired[str]
     metrics: NotRequired[Mapping[str, Metric]]
 
 
@@ -107,6 +109,9 @@ class Experiment:
         exact: exact fields: no sampling noise. Participation stays random.
         seed, repeats: repeats are independent runs, batched.
         record_every: rounds between records; default 1, or more where all models would not fit into memory.
+        memories: "disk" keeps what agents remember (SCAFFOLD's controls, error feedback) in a file, but for those who work
+            in the next rounds: for models and numbers of agents whose memories do not fit. The same bits as in
+            "memory", the default.
         metrics: functions of the state, by name, recorded beside the model.
 
     Attributes:
@@ -134,6 +139,7 @@ class Experiment:
     seed: int = 0
     repeats: int = 1
     record_every: int | None = None
+    memories: str = "memory"
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -155,6 +161,7 @@ class Experiment:
         check_valid(self.algorithm, self.timing)
         check_survey(bind_algorithm(self.algorithm, self.problem), self.channel, self.timing)
         self._check_gather()
+        check_memories(self)
         check_attack(self.attack, self.problem)
         if self.regions is not None:
             check_regions(self.regions, self)

@@ -49,6 +49,7 @@ def create(place: Place, session: Engine, records: RoundRecords, rounds: int, me
         meta["weights"] = session.weights.tolist()  # of the nodes, for their mean model
     handle = RunFolder.create(place.path, config, meta=meta)
     try:
+        session.keep_in(handle.path)
         return Store(handle.path, handle=handle).start(session, records)
     except BaseException:
         handle.close()

@@ -272,6 +272,8 @@ class LoadedRun(Run):
         """From the disk alone: the method tells in which form."""
         by_node, repeats, agents = "network" in self.config, self.repeats, self.info.agents
         own = self.info.weights is not None
+        if "memories" in self.config:
+            raise FedpointError(f"what agents remember is on disk: give fp.load({str(self.stored.path)!r}, problem)")
         node = jax.tree.map(lambda a: a[(0, 0) if own else 0], self.last)
         stored = {name.removeprefix("state"): a for name, a in self._point.state.items()}
         whole = as_channel(self._part("channel")).around(sharing(self.algorithm, self._part("share"), wrap(node)))
@@ -344,6 +346,7 @@ class LoadedRun(Run):
     def _make_session(self) -> Engine:
         """The run, ready to go on from the last commit."""
         session = self._new_session(self._start())
+        session.keep_in(self.stored.path)
         session.restore({n.removeprefix("state"): a for n, a in self._point.state.items()}, self._point.round)
         session.pace = Pace.of(self._point.state["pace"])
         self.shaped_as(session.start)
@@ -366,6 +369,7 @@ class LoadedRun(Run):
             name: self._part(name) for name in ("network", "regions", "channel", "gather", "attack", "share")
         }
         parts |= {name: config[name] for name in ("exact", "seed", "repeats", "record_every")}
+        parts["memories"] = config.get("memories", "memory")
         parts[next((name for name in TIMING if name in config), TIMING[0])] = self.participation
         return Experiment(self.algorithm, self.problem, **parts, start=start, metrics=self._metrics())
 

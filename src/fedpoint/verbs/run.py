@@ -93,7 +93,7 @@ def run(
             same bits whatever their number; those of a run in this process but for rounding. In a script, call it below
             `if __name__ == "__main__"`.
         options: the other arguments of `fp.Experiment`: participation, network, schedule, channel, gather, share,
-            start, exact, seed, repeats, record_every, metrics.
+            start, exact, seed, repeats, record_every, memories, metrics.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
@@ -116,6 +116,8 @@ def run(
     if processes is not None:
         from fedpoint.verbs.processes.run_on import RunGoal, run_on
 
+        if experiment.memories == "disk":
+            raise FedpointError('memories="disk" is for one process: leave out processes=')
         if experiment.metrics or losses_every is not None:
             raise FedpointError("metrics= and losses_every= are not for several processes: none of them has all agents")
         return run_on(processes, experiment, RunGoal(rounds, stop, evaluate), folder, given)
