@@ -112,7 +112,7 @@ class RowFile:
         table = np.memmap(file, np.uint8, "r", shape=(int(places.max()) + 1, self.stride))  # unmapped when it is left
         for i in np.flatnonzero(written):
             row = table[places[i], : self.bytes]
-            if zlib.crc32(row) != self.index.check[who[i]]:
+            if zlib.crc32(row.data) != self.index.check[who[i]]:
                 raise FedpointError(self._damaged(int(who[i])))
             begin = 0
             for out, a in zip(found, self.first, strict=True):
@@ -138,7 +138,7 @@ class RowFile:
                 file.seek(place * self.stride)
                 file.write(row.data)
                 file.write(bytes(self.stride - self.bytes))
-                self.index.place[k], self.index.check[k] = place, zlib.crc32(row)
+                self.index.place[k], self.index.check[k] = place, zlib.crc32(row.data)
             file.flush()
         except OSError as error:
             hint = f"; a run needs up to {in_bytes(self.most)} there" if error.errno == errno.ENOSPC else ""
