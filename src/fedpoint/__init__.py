@@ -84,6 +84,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.results.plan import Choice, Plan
     from fedpoint.results.predictor import export
     from fedpoint.results.price import Offer, Price
+    from fedpoint.results.probe import Probe
     from fedpoint.results.proof import Claim, Proof
     from fedpoint.results.run import Run
     from fedpoint.results.sweep import Sweep
@@ -125,6 +126,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.verbs.forecast import forecast
     from fedpoint.verbs.plan import plan
     from fedpoint.verbs.price import price
+    from fedpoint.verbs.probe import probe
     from fedpoint.verbs.processes.supervisor import Processes
     from fedpoint.verbs.prove import prove
     from fedpoint.verbs.run import run
@@ -181,9 +183,11 @@ _NAMES = {
     "fedpoint.verbs.forecast": "forecast",
     "fedpoint.results.plan": "Choice Plan",
     "fedpoint.results.price": "Offer Price",
+    "fedpoint.results.probe": "Probe",
     "fedpoint.results.proof": "Claim Proof",
     "fedpoint.verbs.correlation": "correlated",
     "fedpoint.verbs.price": "price",
+    "fedpoint.verbs.probe": "probe",
     "fedpoint.statistics.cox": "cox",
     "fedpoint.statistics.glm": "glm",
     "fedpoint.theory.planning_cost": "Prices",
