@@ -1,4 +1,4 @@
-"""What a probe measures, against closed forms on least squares; what it predicts, against rounds that are enumerated."""
+"""What a probe measures, against closed forms on least squares; what it predicts, against enumerated rounds."""
 
 import jax
 import numpy as np

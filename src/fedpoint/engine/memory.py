@@ -66,9 +66,7 @@ def needs(layout: Layout, inputs: Inputs, start: Model, lanes: int, uses: bool) 
     copies = MAPPED if layout.mapped and lanes > 1 else COPIES
     work = WORK * model * (1 if layout.mapped else layout.slots)
     records = layout.capacity * held * model
-    return Needs(
-        agent, copies * (bytes_of(state) - agent * layout.held) + work + records, layout.held, lanes, copies
-    )
+    return Needs(agent, copies * (bytes_of(state) - agent * layout.held) + work + records, layout.held, lanes, copies)
 
 
 def _state(layout: Layout, inputs: Inputs, start: Model, uses: bool) -> RunState:

@@ -109,8 +109,8 @@ class Experiment:
         exact: exact fields: no sampling noise. Participation stays random.
         seed, repeats: repeats are independent runs, batched.
         record_every: rounds between records; default 1, or more where all models would not fit into memory.
-        memories: "disk" keeps what agents remember (SCAFFOLD's controls, error feedback) in a file, but for those who work
-            in the next rounds: for models and numbers of agents whose memories do not fit. The same bits as in
+        memories: "disk" keeps what agents remember (SCAFFOLD's controls, error feedback) in a file, but for those who
+            work in the next rounds: for models and numbers of agents whose memories do not fit. The same bits as in
             "memory", the default.
         metrics: functions of the state, by name, recorded beside the model.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked
-from fedpoint.core.errors import FedpointError, check_count
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.kinds import Count
 from fedpoint.engine.session import Session
 from fedpoint.experiment import Experiment
@@ -51,8 +51,7 @@ def probe(
     """
     given = as_experiment(algorithm, problem, options)
     experiment = given.replace(repeats=1, record_every=rounds)
-    step = experiment.algorithm.step
-    _check(experiment, step)
+    step = _checked_step(experiment)
     session, bound = Session(experiment.bind(), rounds), experiment.bind()
     at = asked(bound.data.own_for(bound.algorithm), bound.data.common, experiment.problem.weights, experiment.seed)
     looks = sorted({0, rounds // 2, rounds})
@@ -65,16 +64,20 @@ def probe(
     slots = bound.timing.slots(experiment.problem.agents)
     expected = float(bound.timing.moments(experiment.problem.weights).heard.sum())
     heard = max(1, min(slots, int(np.rint(expected))))
-    return Probe(tuple(looks), tuple(points), float(step), experiment.problem.agents, heard)
+    return Probe(tuple(looks), tuple(points), step, experiment.problem.agents, heard)
 
 
-def _check(experiment: Experiment, step: object) -> None:
+def _checked_step(experiment: Experiment) -> float:
+    """The step that predictions are for, of an experiment that can be probed."""
     if not experiment.problem.has_loss:
         raise FedpointError("a probe needs losses, and the field of this problem is not a gradient")
     if experiment.bind().topology.own_models or experiment.timing.on_clock:
-        raise FedpointError("a probe is for one model at a fusion center, in rounds: leave out network=, share=, clocks")
+        raise FedpointError(
+            "a probe is for one model at a fusion center, in rounds: leave out network=, share=, clocks"
+        )
     if experiment.bind().oracle.moves:
         raise FedpointError("a probe draws samples by themselves, and these come from worlds that go on")
+    step = experiment.algorithm.step
     if not isinstance(step, float) or step <= 0:
         raise FedpointError(f"a probe predicts for one local step above 0, got {step!r}: give a number")
-    check_count("agents", experiment.problem.agents, 1)
+    return step
