@@ -1,5 +1,7 @@
 """The live page in a real browser: it loads, a slider moves, the curve changes, and nothing complains."""
 
+import csv
+import io
 import os
 import shutil
 import time
@@ -171,3 +173,140 @@ def test_on_a_phone_nothing_is_cut_off(page, browser):
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     quiet(browser)
+
+
+def test_a_link_leads_to_a_setting(page, browser):
+    browser.get(page.address + "#/averaging")
+    first = drawn(browser)
+    press(browser, "#slider-step", "\ue014", times=2)
+    drawn(browser, first)
+    shown = "return [...document.querySelectorAll('.control output')].map(o => o.textContent)"
+    link, values = browser.current_url, browser.execute_script(shown)
+    browser.get(page.address + "#/algorithms")
+    wait(browser, "return document.querySelector('.card')", "another page")
+    browser.get(link)
+    drawn(browser)
+    assert browser.execute_script(shown) == values
+    browser.get(link.replace("step=", "step=nonsense&other="))  # what is no setting is passed over
+    drawn(browser)
+    quiet(browser)
+
+
+TAKE = """
+window.taken = [];
+const made = URL.createObjectURL;
+URL.createObjectURL = (blob) => {
+  blob.text().then((text) => taken.push([blob.type, text]));
+  return made.call(URL, blob);
+};
+"""
+
+
+def taken(browser, label):
+    """What a button downloads: its type and its text."""
+    browser.execute_script("window.taken.length = 0")
+    button = browser.find_element("xpath", f"//button[contains(., '{label}')]")
+    browser.execute_script("arguments[0].click()", button)
+    return wait(browser, "return window.taken[0]", f"what {label} saves")
+
+
+def test_figures_and_tables_are_downloaded(page, browser):
+    browser.get(page.address + "#/runs")
+    wait(browser, "return document.querySelector('#chart-runs path.line')", "a curve")
+    browser.execute_script(TAKE)
+    kind, svg = taken(browser, "figure")
+    assert kind == "image/svg+xml" and 'stroke="rgb(' in svg and "class=" not in svg and "var(" not in svg
+    kind, text = taken(browser, "numbers")
+    rows = list(csv.reader(io.StringIO(text)))
+    assert kind == "text/csv" and rows[0] == ["line", "x", "y", "low", "high"]
+    first = [row for row in rows if row[0] == "first"]
+    assert len(first) == 41 and float(first[0][2]) > float(first[-1][2]) > 0
+    table = list(csv.reader(io.StringIO(taken(browser, "table")[1])))
+    assert ["first", "fedavg", "40"] in [row[:3] for row in table]
+    quiet(browser)
+
+
+def test_a_run_is_started_from_the_form_by_keyboard(page, browser):
+    browser.get(page.address + "#/new?problem=quadratic&algorithm=scaffold&algorithm.step=0.2&rounds=25")
+    wait(browser, "return Number(document.querySelector('main').dataset.file)", "the file")
+    assert 'name = "scaffold"' in browser.find_element("css selector", "pre.file").text
+    step = browser.find_element("id", "algorithm-step")
+    step.clear()
+    step.send_keys("fast\n")
+    wait(browser, "return document.querySelector('[role=alert]').textContent.includes('not a number')", "a message")
+    step.clear()
+    step.send_keys("0.1\n")  # Enter starts it
+    wait(browser, "return location.hash.startsWith('#/runs/form-')", "its page")
+    wait(browser, "return document.querySelector('main').dataset.points === '26'", "its curves")
+    assert "step=0.1" not in browser.current_url
+    browser.get_log("browser")  # the refused request of the mistake is noted there
+
+
+HOSTILE = "<img src=x onerror=hit=1>'\"&`${hit=1}"
+
+
+def test_names_are_text_and_nothing_else(page, browser):
+    """Names of folders and files reach every page: as text."""
+    begun(page.runs / HOSTILE)
+    hurt = "return window.hit !== undefined || document.querySelector('img, main script') !== null"
+    try:
+        browser.get(page.address + "#/runs")
+        wait(browser, "return [...document.querySelectorAll('td a')].some(a => a.textContent.startsWith('<img'))", "it")
+        assert not browser.execute_script(hurt)
+        browser.execute_script(
+            "const row = [...document.querySelectorAll('tr')].find(r => r.textContent.includes('<img'));"
+            "row.querySelector('input').click()"
+        )
+        wait(browser, "return document.querySelector('.compared').textContent.includes('<img')", "it is compared")
+        wait(browser, "return location.hash.includes('img')", "a link with it")
+        assert not browser.execute_script(hurt)
+        browser.find_element("partial link text", "<img").click()
+        wait(browser, "return document.querySelector('main').dataset.points", "its page")
+        assert browser.find_element("tag name", "h1").text == HOSTILE and not browser.execute_script(hurt)
+        browser.get(browser.find_element("link text", "Report").get_attribute("href"))
+        wait(browser, "return document.body.textContent.includes('onerror')", "its report")
+        assert browser.execute_script("return window.hit === undefined && !document.querySelector('img[src=x]')")
+        browser.get(
+            page.address + "#/new?problem=" + "<img src=x onerror=hit=1>" + "&algorithm.step=<script>hit=1</script>"
+        )
+        wait(browser, "return document.querySelector('[role=alert]').textContent", "a message")
+        assert not browser.execute_script(hurt)
+        quiet_but_refused(browser)
+    finally:
+        shutil.rmtree(page.runs / HOSTILE)
+
+
+def quiet_but_refused(browser):
+    """Nothing but answers that say what is wrong."""
+    assert all("status of 400" in entry["message"] for entry in browser.get_log("browser"))
+
+
+ASKED = {"button", "link", "slider", "checkbox", "textbox", "combobox", "img", "figure", "graphics-document"}
+
+
+@pytest.mark.parametrize("name", ["averaging", "coupling", "algorithms", "new", "runs", "runs/first"])
+def test_screen_readers_and_the_keyboard_reach_everything(page, browser, name):
+    """A screen reader is told a name of everything that can be used, and one main heading; Tab goes from one to the
+    next."""
+    browser.get(page.address + f"#/{name}")
+    wait(browser, "return document.querySelector('main h1') && document.querySelector('main button, main a')", name)
+    wait(browser, "return document.querySelector('.fp-curves, .card, .file')", name)
+    nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    told = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n.get("ignored")]
+    nameless = [role for role, said in told if role in ASKED and not said.strip()]
+    assert not nameless, nameless
+    roles = [role for role, _ in told]
+    assert {"main", "navigation", "banner"} <= set(roles) and "status" in roles
+    assert browser.execute_script("return document.querySelectorAll('h1').length") == 1
+    usable = "main button:not([disabled]), main input, main select, main a[href], main .plot, main pre, main summary"
+    missed = browser.execute_script(
+        f"const all = [...document.querySelectorAll({usable!r})];"
+        "return all.filter(e => e.checkVisibility() && e.tabIndex < 0).map(e => e.outerHTML)"
+    )
+    assert not missed, missed
+    browser.execute_script("document.activeElement.blur(); document.querySelector('.skip').focus()")
+    body, seen = browser.find_element("tag name", "body"), set()
+    for _ in range(12):
+        browser.switch_to.active_element.send_keys("\ue004")  # Tab
+        seen.add(browser.execute_script("return document.activeElement.outerHTML.slice(0, 120)"))
+    assert len(seen) >= 10 and body

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -55,10 +55,11 @@ def host_of(header: str) -> str:
 
 
 class Guard:
-    """An ASGI layer around the page. token: asked of everyone; None: the page is bound to loopback."""
+    """An ASGI layer around the page. token: asked of everyone; None: the page is bound to loopback. changes: addresses
+    that change something: they are asked with POST, by the page itself."""
 
-    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", token: str | None = None):
-        self.app, self.host, self.token = app, host.lower(), token
+    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", token: str | None = None, changes: Sequence[str] = ()):
+        self.app, self.host, self.token, self.changes = app, host.lower(), token, changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -84,8 +85,13 @@ class Guard:
             return 414, f"The address is longer than {LONGEST} characters."
         if sum(len(name) + len(value) for name, value in scope["headers"]) > LARGEST:
             return 431, f"The request's headers are longer than {LARGEST} bytes."
-        if scope["method"] not in ("GET", "HEAD"):
-            return 405, "Only GET: this page changes nothing."
+        if scope["path"] in self.changes:
+            if scope["method"] != "POST":
+                return 405, "Only POST: this changes something."
+            if "origin" not in headers:  # which browsers send with every POST
+                return 403, "Only the page itself may ask for this."
+        elif scope["method"] not in ("GET", "HEAD"):
+            return 405, "Only GET: this changes nothing."
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             return 413, "A request here has no body."
         # A name that leads here but is not ours: another site that has its name point to this machine.

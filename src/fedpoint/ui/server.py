@@ -21,8 +21,10 @@ from starlette.routing import Route
 from fedpoint.core.errors import FedpointError
 from fedpoint.show.facts import MOST_RUNS
 from fedpoint.show.page import policy
+from fedpoint.store import disk
 from fedpoint.store.folder import RunFolder
 from fedpoint.ui.computations import WAITING, Busy, Computations, Superseded
+from fedpoint.ui.forms import content, form
 from fedpoint.ui.guard import Guard
 from fedpoint.ui.lessons import lessons, lines
 from fedpoint.ui.mathml import formula
@@ -30,8 +32,10 @@ from fedpoint.ui.outlook import Outlook
 from fedpoint.ui.playground import Playground, playgrounds
 from fedpoint.ui.runs import Curves, Runs
 from fedpoint.ui.serving import Event, PageServer, Streams, application, as_json, serve_page
+from fedpoint.ui.starting import Starter
 
 Result = TypeVar("Result")
+CHANGES = ("/api/start", "/api/stop")  # addresses that change something
 
 
 class Page:
@@ -39,7 +43,7 @@ class Page:
 
     def __init__(self, runs: Path, host: str = "127.0.0.1", token: str | None = None, warm: bool = True):
         self.runs, self.computations = Runs(runs), Computations(playgrounds())
-        self.outlook = Outlook(self.runs)
+        self.outlook, self.starter = Outlook(self.runs), Starter(self.runs.root)
         self.streams = Streams()
         routes = [
             Route("/api/state", self._state),
@@ -51,6 +55,10 @@ class Page:
             Route("/api/follow", self._follow),
             Route("/api/forecast", self._forecast),
             Route("/api/report", self._report),
+            Route("/api/form", lambda request: as_json(form())),
+            Route("/api/file", self._file),
+            Route("/api/start", self._start, methods=["POST"]),
+            Route("/api/stop", self._stop, methods=["POST"]),
         ]
 
         @contextlib.asynccontextmanager
@@ -60,12 +68,13 @@ class Page:
             yield
             self.end()
 
-        self.app = Guard(application("index.html", routes, life), host, token)
+        self.app = Guard(application("index.html", routes, life), host, token, CHANGES)
 
     def end(self) -> None:
         """Streams and what is computed for runs end, within a moment."""
         self.streams.stop.set()  # read between looks, LOOK seconds apart at most
         self.outlook.close()
+        self.starter.close()
 
     async def _state(self, request: Request) -> Response:
         """What the page begins with."""
@@ -142,7 +151,7 @@ class Page:
 
     def _curves(self, name: str) -> Curves:
         try:
-            return self.runs.curves(name)
+            return {**self.runs.curves(name), "stoppable": name in self.starter.running()}
         except FedpointError as error:
             raise HTTPException(404, str(error)) from None
 
@@ -181,6 +190,18 @@ class Page:
         text = await self._computed(self.outlook.report(names))
         headers = {"content-security-policy": f"{policy()}; frame-ancestors 'none'"}
         return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+
+    async def _file(self, request: Request) -> Response:
+        """What a form describes, as the TOML file that `fedpoint run` takes."""
+        made = await asyncio.to_thread(content, dict(request.query_params))
+        return Response(disk.to_toml(made), media_type="text/plain; charset=utf-8")
+
+    async def _start(self, request: Request) -> Response:
+        return as_json({"name": await asyncio.to_thread(self.starter.start, dict(request.query_params))})
+
+    async def _stop(self, request: Request) -> Response:
+        self.starter.stop(self._named(request))
+        return as_json({})
 
     async def _computed(self, work: Awaitable[Result]) -> Result:
         try:

@@ -1,5 +1,6 @@
 /* Which screen is shown: by the part of the address after #. */
 import { ask, make } from "./dom.js";
+import { NewRun } from "./form.js";
 import { Lessons } from "./lessons.js";
 import { Playground } from "./playground.js";
 import { RunList, RunPage } from "./runs.js";
@@ -21,7 +22,7 @@ function showCompilation(compilation) {
 async function start() {
   const state = await (await ask("/api/state")).json();
   const links = state.playgrounds.map((p) => [p.name, p.title]);
-  links.push(["algorithms", "Algorithms"], ["runs", "Runs"]);
+  links.push(["algorithms", "Algorithms"], ["new", "New run"], ["runs", "Runs"]);
   pages.append(...links.map(([name, title]) => make("a", { href: `#/${name}` }, title)));
   showCompilation(state.compilation);
   const stream = new EventSource("/api/compilation");
@@ -29,7 +30,8 @@ async function start() {
   stream.addEventListener("end", () => stream.close());
 
   const show = () => {
-    const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
+    const [path, query] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
+    const [name, ...rest] = path.split("/"), setting = new URLSearchParams(query); // of a link to a setting
     const chosen = links.some(([n]) => n === name) ? name : links[0][0];
     for (const link of pages.children) {
       if (link.getAttribute("href") === `#/${chosen}`) link.setAttribute("aria-current", "page");
@@ -38,8 +40,9 @@ async function start() {
     screen?.close();
     main.replaceChildren();
     if (chosen === "algorithms") screen = new Lessons(main);
-    else if (chosen === "runs") screen = rest.length ? new RunPage(main, decodeURIComponent(rest.join("/"))) : new RunList(main, state.folder);
-    else screen = new Playground(main, state.playgrounds.find((p) => p.name === chosen));
+    else if (chosen === "runs") screen = rest.length ? new RunPage(main, decodeURIComponent(rest.join("/"))) : new RunList(main, state.folder, setting);
+    else if (chosen === "new") screen = new NewRun(main, setting);
+    else screen = new Playground(main, state.playgrounds.find((p) => p.name === chosen), setting);
     document.title = `${links.find(([n]) => n === chosen)[1]} · fedpoint`;
   };
   addEventListener("hashchange", () => {

@@ -1,22 +1,24 @@
 /* Sliders that rerun an experiment: the forecast is drawn first, the simulation when it is there. */
 import { ask, decades, make, mathematics, number } from "./dom.js";
 import { Network } from "./network.js";
+import { downloads, linkButton, remember } from "./share.js";
 
 const reader = Array.from(crypto.getRandomValues(new Uint8Array(12)), (b) => (b % 36).toString(36)).join("");
 const AGAIN = 500; // milliseconds, after which a server that was busy is asked again
 let requests = 0;
 
 export class Playground {
-  constructor(main, about) {
+  constructor(main, about, setting) {
     this.about = about;
-    this.values = Object.fromEntries(about.controls.map((c) => [c.name, c.start]));
+    const linked = (c) => (Number.isFinite(Number.parseFloat(setting.get(c.name))) ? Number(setting.get(c.name)) : c.start);
+    this.values = Object.fromEntries(about.controls.map((c) => [c.name, linked(c)]));
     this.says = make("p", { class: "says", "aria-live": "polite" });
     this.times = make("p", { class: "times" });
     this.box = make("div", { class: "chart", id: "chart" });
     this.side = make("div");
     const controls = make("section", { class: "controls", "aria-label": "Sliders" }, ...about.controls.map((c) => this.control(c)));
-    controls.append(make("button", { type: "button", onclick: () => this.reset() }, "Reset"));
-    const right = make("section", { "aria-label": "What happens" }, this.side, this.box, this.says, this.times);
+    controls.append(make("button", { type: "button", onclick: () => this.reset() }, "Reset"), linkButton());
+    const right = make("section", { "aria-label": "What happens" }, this.side, this.box, downloads(this.box, () => this.chart), this.says, this.times);
     main.replaceChildren(
       make("h1", {}, about.title),
       make("p", {}, about.about),
@@ -45,7 +47,7 @@ export class Playground {
       c.show();
       this.ask();
     });
-    c.put(c.start);
+    c.put(c.values[nearest(c.values, this.values[c.name])]);
     const name = make("label", { for: id }, c.label, make("span", { class: "pale" }, c.symbol), output);
     return make("div", { class: "control" }, name, input, make("small", { id: `${id}-help` }, c.help));
   }
@@ -57,6 +59,7 @@ export class Playground {
 
   /** Ask for the newest positions; what was asked before is not wanted any more. */
   async ask() {
+    remember(`/${this.about.name}`, this.values);
     const number = ++requests, begun = performance.now();
     this.abort?.abort();
     const abort = (this.abort = new AbortController());
@@ -110,6 +113,7 @@ export class Playground {
       note: this.simulation?.note,
       lines,
     };
+    this.chart = chart;
     if (this.curves) this.curves.update(chart);
     else this.curves = globalThis.fedpointCurves.draw(this.box, chart);
   }

@@ -1,5 +1,6 @@
 /* The runs in the folder, and one of them with its curves, which go on as it does. */
 import { ask, make, number } from "./dom.js";
+import { downloads, linkButton, remember, tableDownload } from "./share.js";
 
 const AGAIN = 3000; // milliseconds between looks at the list
 const FIRST = 5; // runs drawn together at first
@@ -10,9 +11,10 @@ function reportOf(names) {
 }
 
 export class RunList {
-  constructor(main, folder) {
+  constructor(main, folder, setting) {
     this.main = main;
-    this.chosen = null; // names of the runs that are drawn together
+    const linked = setting.getAll("drawn");
+    this.chosen = linked.length ? new Set(linked) : null; // names of the runs that are drawn together
     this.curves = new Map(); // name -> {reached, run}
     this.box = make("div", { class: "chart", id: "chart-runs", hidden: true });
     this.body = make("tbody");
@@ -21,8 +23,11 @@ export class RunList {
     this.none = make("p", { class: "pale" });
     this.report = make("a", { target: "_blank", rel: "noopener" }, "Report of the selected runs");
     this.link = make("p", { hidden: true }, this.report);
+    this.compared = make("table", { class: "compared" });
+    this.beside = make("section", { "aria-label": "Comparison", hidden: true }, downloads(this.box, () => this.chart), make("div", { class: "wide" }, this.compared),
+      make("p", { class: "buttons" }, tableDownload(this.compared, "comparison"), linkButton()), this.link);
     const about = make("p", { class: "pale" }, `In the folder ${folder}, newest first.`);
-    main.replaceChildren(make("h1", {}, "Runs"), about, this.none, this.box, this.link, make("div", { class: "wide" }, this.table));
+    main.replaceChildren(make("h1", {}, "Runs"), about, this.none, this.box, this.beside, make("div", { class: "wide" }, this.table));
     this.look();
   }
 
@@ -31,7 +36,7 @@ export class RunList {
       const runs = await (await ask("/api/runs")).json();
       if (this.closed) return;
       this.none.className = "pale";
-      this.none.textContent = runs.length ? "" : "No runs yet. Start one with: fedpoint run FILE.toml";
+      this.none.textContent = runs.length ? "" : "No runs yet. Start one on the page New run, or with: fedpoint run FILE.toml";
       this.table.hidden = !runs.length;
       this.chosen ??= new Set(runs.filter((run) => run.reached).slice(0, FIRST).map((run) => run.name));
       const text = JSON.stringify(runs);
@@ -49,7 +54,7 @@ export class RunList {
 
   /** The chosen runs in one chart; only what has gone on is asked for again. */
   async draw() {
-    const lines = [];
+    const lines = [], compared = [];
     for (const { name, reached, state } of this.runs) {
       if (!this.chosen.has(name) || state === "unreadable") continue;
       if (this.curves.get(name)?.reached !== reached) {
@@ -58,14 +63,30 @@ export class RunList {
       }
       const { run } = this.curves.get(name);
       if (run.error) lines.push({ name: run.title, x: run.x, y: run.error.mean });
+      compared.push(run);
     }
     if (this.closed) return;
     this.box.hidden = !lines.length;
+    this.beside.hidden = !compared.length;
+    this.compare(compared);
     this.link.hidden = !this.chosen.size || this.chosen.size > MOST;
     this.report.href = reportOf([...this.chosen]);
     const chart = { title: "Error of the runs over rounds", x: { label: "rounds" }, y: { label: "squared distance to the solution", log: true }, lines };
+    this.chart = chart;
     if (this.drawn) this.drawn.update(chart);
     else if (lines.length) this.drawn = globalThis.fedpointCurves.draw(this.box, chart);
+  }
+
+  /** The chosen runs in a table: where each of them is now. */
+  compare(runs) {
+    const names = ["run", "algorithm", "round", "error", "least of the repeats", "greatest", "loss"];
+    const last = (run, measure, which) => number(run[measure]?.[which].findLast((v) => v !== null) ?? null);
+    const rows = runs.map((run) => [run.title, run.algorithm, number(run.reached), last(run, "error", "mean"), last(run, "error", "low"), last(run, "error", "high"), last(run, "loss", "mean")]);
+    this.compared.replaceChildren(
+      make("caption", {}, "The runs that are drawn, at their last record"),
+      make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody", {}, ...rows.map(([name, ...cells]) => make("tr", {}, make("th", { scope: "row" }, name), ...cells.map((c) => make("td", {}, c))))),
+    );
   }
 
   row(run) {
@@ -77,6 +98,7 @@ export class RunList {
     box.addEventListener("change", () => {
       if (box.checked) this.chosen.add(run.name);
       else this.chosen.delete(run.name);
+      remember("/runs", [...this.chosen].map((name) => ["drawn", name]));
       this.draw().catch(() => {}); // the next look says what is wrong
     });
     const place = run.network ? `${run.problem}, network` : run.problem;
@@ -104,6 +126,7 @@ export class RunPage {
   constructor(main, name) {
     this.main = main;
     this.charts = {};
+    this.drawn = {};
     this.facts = make("ul", { class: "facts" });
     this.state = make("p", { role: "status" }, "Loading …");
     this.says = make("p", { class: "verdict", role: "status" });
@@ -111,7 +134,8 @@ export class RunPage {
     const report = make("p", {}, make("a", { href: reportOf([name]), target: "_blank", rel: "noopener" }, "Report"), " (one page with everything, to be printed or saved)");
     this.name = name;
     this.abort = new AbortController();
-    main.replaceChildren(make("h1", {}, name), this.state, this.facts, this.says, this.boxes, report);
+    this.stop = make("button", { type: "button", hidden: true, onclick: () => this.end() }, "Stop this run");
+    main.replaceChildren(make("h1", {}, name), this.state, this.stop, this.facts, this.says, this.boxes, report);
     this.stream = new EventSource(`/api/follow?name=${encodeURIComponent(name)}`);
     this.stream.addEventListener("curves", (event) => this.take(JSON.parse(event.data)));
     this.stream.addEventListener("problem", (event) => this.wrong(JSON.parse(event.data).message));
@@ -150,10 +174,16 @@ export class RunPage {
     this.says.className = `verdict ${good === true ? "good" : good === false ? "bad" : "pale"}`;
   }
 
+  async end() {
+    this.stop.disabled = true;
+    await ask(`/api/stop?name=${encodeURIComponent(this.name)}`, { method: "POST" }).catch((error) => this.wrong(error.message));
+  }
+
   take(run) {
     this.last = run;
     this.look(run);
     this.main.dataset.points = run.x.length;
+    this.stop.hidden = !run.stoppable;
     this.state.replaceChildren(make("span", { class: `state ${run.state}` }, run.state), ` round ${number(run.reached)} of ${number(run.rounds)}${run.message && `: ${run.message}`}`);
     const facts = { algorithm: run.algorithm, problem: run.problem, agents: run.agents, repeats: run.repeats, seed: run.seed };
     this.facts.replaceChildren(...Object.entries(facts).map(([name, value]) => make("li", {}, `${name} ${value}`)));
@@ -167,10 +197,11 @@ export class RunPage {
         note: [expected.length ? this.forecast.note : "", run.repeats > 1 ? `run: mean of ${run.repeats} repeats, thin: single ones` : ""].filter(Boolean).join("; "),
         lines: [...ownLines(run, measure), ...expected],
       };
+      this.drawn[measure] = chart;
       if (this.charts[measure]) this.charts[measure].update(chart);
       else {
         const box = make("div", { class: "chart", id: `chart-${measure}` });
-        this.boxes.append(box);
+        this.boxes.append(make("div", {}, box, downloads(box, () => this.drawn[measure])));
         this.charts[measure] = globalThis.fedpointCurves.draw(box, chart);
       }
     }
