@@ -13,14 +13,16 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))  # where its parts lie, for whoever loads it by its path
 import site_api
 from site_reference import commands_page, files_page
+
+from fedpoint.core.lectures import LECTURES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -177,11 +179,24 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+# Words of the glossary, and where it explains them.
+TERMS = {
+    "hubs?": "hub",
+    "fields?": "field",
+    "participation": "participation",
+    r"w\\?\*": "w",
+    "fixed points?": "fixed-point-and-limit",
+    "bias": "bias",
+    "drift": "drift",
+    "floor": "floor",
+}
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    markdown = re.sub(
-        r"\[([^\]]*)\]\(\.\./(?!experiment)[^)]*\)", r"`\1`", markdown
-    )  # files of the project, not of the site
-    return with_mathml(linked(markdown, page.file.src_uri))
+    here = page.file.src_uri
+    if "/" not in here:  # pages that are files of the project lead to others of them, which the site has not
+        markdown = re.sub(r"\[([^\]]*)\]\(\.\./(?!experiment)[^)]*\)", r"`\1`", markdown)
+    return with_mathml(explained(linked(markdown, here), here))
 
 
 def linked(text: str, here: str) -> str:
@@ -195,6 +210,47 @@ def linked(text: str, here: str) -> str:
     pieces = re.split(r"(^```.*?^```|^#.*?$|\[[^\]]*\]\([^)]*\))", text, flags=re.M | re.S)
     for i in range(0, len(pieces), 2):
         pieces[i] = re.sub(r"(`(fp(?:\.\w+)+)(?:\([^`\n]*\))?`)", link, pieces[i])
+    return "".join(pieces)
+
+
+def explained(text: str, here: str) -> str:
+    """The first use of each word of the glossary on a page leads there; every lecture leads to the map of lectures."""
+    up = "../" * here.count("/")
+    if here != "lectures.md":
+        text = _outside_code(text, lambda part: LECTURE.sub(partial(_lecture_link, up), part))
+    if here == "glossary.md" or here.startswith("reference/"):
+        return text
+    for word, anchor in TERMS.items():
+        text = _first_outside_code(text, rf"(?<![\w*`-]){word}(?![\w*`-])", f"]({up}glossary.md#{anchor})")
+    return text
+
+
+LECTURE = re.compile(r"\b[Ll]ecture (00\d)\b")
+# What stays as it is: code, formulas, links, headings, tables, HTML, and lines of blocks.
+KEPT = re.compile(
+    r"(^```.*?^```|`[^`\n]*`|\$\$.+?\$\$|(?<![\\\w$])\$(?!\s)[^$]+?(?<!\s)\$|"
+    r"!?\[[^\]]*\]\([^)]*\)|^(?:#|\||<|!!!|    ).*?$)",
+    re.M | re.S,
+)
+
+
+def _lecture_link(up: str, found: re.Match) -> str:
+    lecture = LECTURES[found[1]]
+    return f'[{found[0]}]({up}lectures.md "{lecture}")'
+
+
+def _outside_code(text: str, change: Callable[[str], str]) -> str:
+    pieces = KEPT.split(text)
+    pieces[::2] = [change(piece) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def _first_outside_code(text: str, word: str, target: str) -> str:
+    pieces = KEPT.split(text)
+    for i in range(0, len(pieces), 2):
+        pieces[i], found = re.subn(word, lambda found: f"[{found[0]}{target}", pieces[i], count=1)
+        if found:
+            break
     return "".join(pieces)
 
 

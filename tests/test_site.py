@@ -12,6 +12,7 @@ import fedpoint as fp
 from fedpoint.core.lectures import LECTURES
 
 ROOT = Path(__file__).resolve().parent.parent
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,21 @@ def test_formulas_become_mathml_outside_code(site):
     assert made.count("<math") == 2 and "$HOME $PATH" in made and "`$5`" in made
     for card in site.cards():
         assert "$$" not in site.with_mathml(site.algorithm_page(card))
+
+
+def test_words_of_the_glossary_and_lectures_lead_there(site):
+    text = (
+        "# The floor\n\nA floor, `floor` and a floor; fields of w*; unbiased.\n\n```sh\nbias\n```\n\n(lecture 004, (6))"
+    )
+    made = site.explained(text, "algorithms/fedavg.md")
+    assert made.startswith("# The floor\n\nA [floor](../glossary.md#floor), `floor` and a floor; [fields](")
+    assert "of [w*](../glossary.md#w); unbiased." in made and "\nbias\n" in made
+    assert '([lecture 004](../lectures.md "Chang, Federated Optimization"), (6))' in made
+    assert site.explained("a floor", "glossary.md") == "a floor"
+    anchors = {
+        re.sub(r"[^a-z ]", "", h.lower()).strip().replace(" ", "-") for h in re.findall(r"^## (.*)", GLOSSARY, re.M)
+    }
+    assert set(site.TERMS.values()) <= anchors
 
 
 def test_dead_links_are_found(tmp_path):
