@@ -264,7 +264,7 @@ def test_names_are_text_and_nothing_else(page, browser):
         wait(browser, "return document.querySelector('main').dataset.points", "its page")
         assert browser.find_element("tag name", "h1").text == HOSTILE and not browser.execute_script(hurt)
         browser.get(browser.find_element("link text", "Report").get_attribute("href"))
-        wait(browser, "return document.body.textContent.includes('onerror')", "its report")
+        wait(browser, "return document.querySelector('h1')", "its report")
         assert browser.execute_script("return window.hit === undefined && !document.querySelector('img[src=x]')")
         browser.get(
             page.address + "#/new?problem=" + "<img src=x onerror=hit=1>" + "&algorithm.step=<script>hit=1</script>"
@@ -289,7 +289,7 @@ def test_screen_readers_and_the_keyboard_reach_everything(page, browser, name):
     """A screen reader is told a name of everything that can be used, and one main heading; Tab goes from one to the
     next."""
     browser.get(page.address + f"#/{name}")
-    wait(browser, "return document.querySelector('main h1') && document.querySelector('main button, main a')", name)
+    wait(browser, "return document.querySelector('main h1')", name)
     wait(browser, "return document.querySelector('.fp-curves, .card, .file')", name)
     nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     told = [(n["role"]["value"], n.get("name", {}).get("value", "")) for n in nodes if not n.get("ignored")]
