@@ -138,9 +138,11 @@ def content(given: Mapping[str, str]) -> dict[str, Plain]:
             raise FedpointError(f"the form does not ask for {key[:60]!r}")
         tables[table][name] = _value(key, field, value.strip())
     for key, most in MOST.items():
-        value = tables["problem" if key == "agents" else ""].get(key)
-        if isinstance(value, int) and value > most:
-            raise FedpointError(f"{key} = {value} is more than a form starts: take at most {most}, or use fedpoint run")
+        asked_for = tables["problem" if key == "agents" else ""].get(key)
+        if isinstance(asked_for, int) and asked_for > most:
+            raise FedpointError(
+                f"{key} = {asked_for} is more than a form starts: take at most {most}, or use fedpoint run"
+            )
     made = {"rounds": START["rounds"], **tables[""], "problem": tables["problem"], "algorithm": tables["algorithm"]}
     parse(made, "the form")
     return made
