@@ -100,7 +100,7 @@ def check_distinct(pieces: list[Piece]) -> None:
 class Asked(NamedTuple):
     """Columns by their use, as they were named."""
 
-    target: str
+    target: str | None
     agent: str | None
     features: Sequence[str] | None
     leave_out: Sequence[str]
@@ -111,14 +111,14 @@ class Asked(NamedTuple):
 class Chosen:
     """Columns by their use, all of them there."""
 
-    target: str
+    target: str | None
     agent: str | None
     features: list[str]
     categorical: list[str]
 
     @property
     def names(self) -> list[str]:
-        return [*self.features, self.target, *([] if self.agent is None else [self.agent])]
+        return [*self.features, *(name for name in (self.target, self.agent) if name is not None)]
 
 
 def choose(pieces: list[Piece], asked: Asked) -> Chosen:
@@ -140,7 +140,7 @@ def choose(pieces: list[Piece], asked: Asked) -> Chosen:
         unknown = [name for name in ([names] if isinstance(names, str) else names or ()) if name not in header]
         wrong += [(key, f"{first.where} has no column {name!r}: {_guess(name, header)}") for name in unknown]
     reserved = [name for name in (asked.target, asked.agent) if name is not None]
-    if asked.target == asked.agent:
+    if asked.agent is not None and asked.target == asked.agent:
         wrong.append(("agent", f"{asked.agent!r} cannot be both the target and the agent"))
     features = [n for n in (header if asked.features is None else asked.features) if n not in reserved]
     features = [name for name in dict.fromkeys(features) if name not in asked.leave_out]
@@ -187,7 +187,7 @@ def gather(pieces: list[Piece], chosen: Chosen, missing: str) -> tuple[dict[str,
             wrong += [("file", f"{piece.where}: {said}") for said in bad]
     if wrong:
         raise BadTable(wrong)
-    counts = [len(part[chosen.target].values) for part in parts]
+    counts = [len(part[chosen.names[0]].values) for part in parts]
     columns = {name: joined([part.pop(name) for part in parts], name, pieces) for name in chosen.names}
     own = Column(np.repeat(np.arange(len(pieces), dtype=np.int32), counts), [piece.name for piece in pieces])
     whose = own if chosen.agent is None else columns[chosen.agent]

@@ -249,7 +249,7 @@ def read_table(
 
 def read_own(
     path: str | os.PathLike,
-    target: str,
+    target: str | None,
     features: Sequence[str],
     categorical: Sequence[str] = (),
     missing: str = "refuse",

@@ -124,7 +124,7 @@ def announce(
         start = preparation.start_of(table, [Feature(name) for name in table.features], _two_classes(table))
         if data is not None:
             columns, held = divide(table, table.read(data), luck or b"")
-            rows, held_out = len(columns[table.target].values), None if held is None else len(held[table.target].values)
+            rows, held_out = table.rows_of(columns), None if held is None else table.rows_of(held)
             refused = below(study, site or study.sites[0], columns, floor, held)
             start, leaves = (start, []) if refused else _prepared(table, columns)
             count = len(start) if start.ndim == 2 else 2
@@ -162,7 +162,8 @@ def _reads(study: Study) -> str | None:
     if table is None:
         return None
     held = f", {table.held_out} (1: held out)" if isinstance(table.held_out, str) else ""
-    return f"{table.target} (target), {', '.join(table.features)}{held}; model: {table.model}"
+    target = "" if table.target is None else f"{table.target} (target), "
+    return f"{target}{', '.join(table.features)}{held}; model: {table.model}"
 
 
 def _after_preparation(study: Study, code: Arrays, held_out: int | None, count: int) -> list[Leaving]:

@@ -130,7 +130,7 @@ def _processing(dossier: Dossier) -> list[Html]:
     elif own is None:
         rows.append(("data", "generated, for a trial: no personal data"))
     else:
-        rows += [("target", own.target), ("features", ", ".join(own.features)), ("model", own.model)]
+        rows += [("target", own.target or "none"), ("features", ", ".join(own.features)), ("model", own.model)]
         rows.append(("held out", "none" if own.held_out is None else _held_out(own.held_out)))
     said = receipts(made.folder, study.fingerprint)
     if said is not None:

@@ -18,7 +18,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import read_file
 from fedpoint.core.numbers import counted
 from fedpoint.data.column import Column
-from fedpoint.federation.site_table import SiteTable, labels_of
+from fedpoint.federation.site_table import SiteTable
 from fedpoint.store.disk import write_bytes
 
 LUCK = "luck"  # a file of a site's records
@@ -87,9 +87,8 @@ def _marked(columns: Columns, name: str) -> np.ndarray:
 
 def _chosen(table: SiteTable, columns: Columns, luck: bytes) -> np.ndarray:
     """The share of the rows, of each class alike, whose keyed hashes are the smallest."""
-    share, target = float(table.held_out or 0.0), columns[table.target]
-    rows = len(target.values)
-    place = np.zeros(rows, int) if not table.of_classes else np.unique(labels_of(target), return_inverse=True)[1]
+    share, rows, classes = float(table.held_out or 0.0), table.rows_of(columns), table.count_of(columns)
+    place = np.zeros(rows, int) if classes is None else np.unique(classes, return_inverse=True)[1]
     digests = (hashlib.blake2b(row.to_bytes(8), digest_size=8, key=luck).digest() for row in range(rows))
     lots = np.fromiter((int.from_bytes(digest) for digest in digests), np.uint64, rows)
     held = np.zeros(rows, bool)
@@ -100,9 +99,10 @@ def _chosen(table: SiteTable, columns: Columns, luck: bytes) -> np.ndarray:
 
 
 def _check_classes(table: SiteTable, parts: Divided) -> None:
-    if not table.of_classes or parts.held is None:
+    if parts.held is None:
         return
-    trained, held = (set(labels_of(some[table.target]).tolist()) for some in (parts.trained, parts.held))
+    counted_of = (table.count_of(some) for some in (parts.trained, parts.held))
+    trained, held = (set() if some is None else set(some.tolist()) for some in counted_of)
     if held - trained:
         raise FedpointError(
             f"all rows of class {sorted(held - trained)[0]!r} are held out (held_out = {table.held_out!r}): "

@@ -169,7 +169,7 @@ class Holding:
         self.rows_held_out = 0
         if table is not None and held is not None:
             self.held_out = preparation.problem_of(table, [held], recipe, setup["classes"], held_out=True)
-            self.rows_held_out = len(held[table.target].values)
+            self.rows_held_out = table.rows_of(held)
         rows = self.problem.local_rows()
         bound = study.experiment(
             study.outline(self.problem.start(), rows=None if rows is None else int(rows[at])),

@@ -67,8 +67,7 @@ def columns_of(table: SiteTable, columns: Mapping[str, Column]) -> tuple[Header,
         forms = [] if name in table.categorical else possible_forms(name, columns[name])
         said[name], own = _said(columns[name], forms, table.missing == "mean")
         arrays |= {f"{name}.{part}": values for part, values in own.items()}
-    rows = len(columns[table.target].values)
-    return Header(rows=rows, columns=said, classes=_classes(table, columns)), arrays
+    return Header(rows=table.rows_of(columns), columns=said, classes=_classes(table, columns)), arrays
 
 
 def _said(column: Column, forms: list[str], fills: bool) -> tuple[ColumnSaid, dict[str, np.ndarray]]:
@@ -95,6 +94,8 @@ def _said(column: Column, forms: list[str], fills: bool) -> tuple[ColumnSaid, di
 
 
 def _classes(table: SiteTable, columns: Mapping[str, Column]) -> Classes:
+    if table.target is None:
+        return None
     target = columns[table.target]
     if not table.of_classes:
         if target.words is not None:

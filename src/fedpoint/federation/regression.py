@@ -3,7 +3,7 @@
     [problem]
     kind = "glm"
     formula = "died ~ age80 + los + C(type)"
-    family = "binomial"        # and link, offset, ridge, dispersion, as in `fp.glm`
+    family = "binomial"        # and link, offset, weights, ridge, dispersion, as in `fp.glm`
 
     [problem]
     kind = "cox"               # stratified by site
@@ -14,7 +14,7 @@
     [problem]
     kind = "table_one"
     columns = ["age", "sex"]
-    by = "treatment"
+    by = "treatment"           # left out: one column, of all rows
 
 Sites agree on levels as they do for any table. A study names no algorithm: sites send sums over their rows, and the hub
 takes Newton's steps (`statistics/scoring.py`). What comes of it is `StudyResult.fit`.
@@ -55,8 +55,7 @@ class SiteRegression(SiteTable):
 
     scale: Literal[False] = False
     missing: Literal["refuse", "drop"] = "refuse"
-    weights: None = None  # rows count alike, all of them in every round
-    batch: None = None
+    batch: None = None  # all rows are in every round
     held_out: None = None
 
     @model_validator(mode="before")
@@ -100,6 +99,7 @@ class SiteRegression(SiteTable):
 
 
 class _OfFormula(SiteRegression):
+    target: str
     formula: str
 
     def coding(self, recipe: Sequence[Feature], intercept: bool) -> Coding:
@@ -122,6 +122,7 @@ class SiteGLM(_OfFormula):
     family: str = "gaussian"
     link: str | None = None
     offset: str | None = None
+    weights: str | None = None
     ridge: Variance | None = None
     dispersion: Positive = 1.0
 
@@ -136,7 +137,7 @@ class SiteGLM(_OfFormula):
         if target not in found.columns:
             raise ValueError(f'formula {text!r} must begin with a column and ~, as in "died ~ age"')
         response(str(given.get("family", "gaussian")), given.get("link"))
-        also = [given["offset"]] if isinstance(given.get("offset"), str) else []
+        also = [given[key] for key in ("offset", "weights") if isinstance(given.get(key), str)]
         features = dict.fromkeys([*(name for name in found.columns if name != target), *also])
         return {"target": target, "features": [*features], "categorical": _factors(given, found.factors)}
 
@@ -145,6 +146,9 @@ class SiteGLM(_OfFormula):
         from fedpoint.problems.families import response
 
         return response(self.family, self.link).link
+
+    def row_weights(self, columns: Mapping[str, Column]) -> np.ndarray | None:
+        return None if self.weights is None else columns[self.weights].values
 
     def count_of(self, columns: Mapping[str, Column]) -> np.ndarray | None:
         y = columns[self.target].values
@@ -170,9 +174,11 @@ class SiteGLM(_OfFormula):
         from fedpoint.statistics.scoring import glm_site
 
         coding = self.coding(recipe, intercept=True)
-        made = coding.design(_frame(columns, recipe), [self.offset] if self.offset else [])
+        also = [name for name in (self.offset, self.weights) if name is not None]
+        made = coding.design(_frame(columns, recipe), also)
         kind = response(self.family, self.link)
-        rows = Rows(made.X, made.y, made.also.get(self.offset or ""), None, kind, self.dispersion)
+        offset, weights = (None if name is None else made.also[name] for name in (self.offset, self.weights))
+        rows = Rows(made.X, made.y, offset, weights, kind, self.dispersion)
         check_rows(f"the response of {self.formula!r}", {"this site": rows})
         return glm_site(rows, self._ridge(coding.names))
 
@@ -236,25 +242,32 @@ class SiteCox(_OfFormula):
 
 
 class SiteTableOne(SiteRegression):
-    """The first table of a paper, by the levels of a column."""
+    """The first table of a paper, by the levels of a column or of all rows."""
 
     kind: Literal["table_one"]
     columns: Annotated[list[str], AfterValidator(distinct)]
-    by: str
+    by: str | None = None
 
     @classmethod
     def columns_of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         columns = given.get("columns")
-        return {"target": _text(given, "by"), "features": list(columns) if isinstance(columns, list) else columns}
+        by = _text(given, "by") if "by" in given else None
+        return {"target": by, "features": list(columns) if isinstance(columns, list) else columns}
 
     @property
     def of_classes(self) -> bool:
-        return True
+        return self.by is not None
+
+    def _parts(self, classes: Classes) -> list[str]:
+        """The table's columns: classes of `by`, or all rows."""
+        from fedpoint.statistics.table_one import ALL
+
+        return [ALL] if self.by is None else [str(one) for one in classes or []]
 
     def count_of(self, columns: Mapping[str, Column]) -> np.ndarray | None:
         from fedpoint.federation.site_table import labels_of
 
-        return labels_of(columns[self.by])
+        return None if self.by is None else labels_of(columns[self.by])
 
     def blank(self, width: int) -> Model:
         from fedpoint.statistics.scoring import table_start
@@ -265,28 +278,29 @@ class SiteTableOne(SiteRegression):
         from fedpoint.statistics.scoring import table_start
 
         levels, measured = _sorted_out(recipe)
-        return table_start(len(measured), len(classes or []), {name: len(own) for name, own in levels.items()})
+        parts = self._parts(classes)
+        return table_start(len(measured), len(parts), {name: len(own) for name, own in levels.items()})
 
     def site(self, columns: Mapping[str, Column], recipe: Sequence[Feature], classes: Classes) -> Problem:
         from fedpoint.federation.site_table import labels_of
         from fedpoint.statistics.scoring import table_site
 
         levels, measured = _sorted_out(recipe)
-        place = np.searchsorted(np.array(classes), labels_of(columns[self.by]))
-        X = np.array([columns[name].values for name in measured]).reshape(len(measured), len(place)).T
+        rows, parts = self.rows_of(columns), self._parts(classes)
+        place = np.zeros(rows, int)
+        if self.by is not None:
+            place = np.searchsorted(np.array(classes), labels_of(columns[self.by]))
+        X = np.array([columns[name].values for name in measured]).reshape(len(measured), rows).T
         table = _frame(columns, recipe)
         codes = {name: table[name].map({level: i for i, level in enumerate(own)}) for name, own in levels.items()}
-        return table_site(
-            X, place, len(classes or []), {n: (c.to_numpy(int), len(levels[n])) for n, c in codes.items()}
-        )
+        return table_site(X, place, len(parts), {n: (c.to_numpy(int), len(levels[n])) for n, c in codes.items()})
 
     def fit(self, model: Model, setup: Recipe, rows: dict[str, int], notes: list[str], rounds: int) -> TableOne:
         from fedpoint.federation.preparation import features
         from fedpoint.statistics.studied import table_fit
 
         levels, measured = _sorted_out(features(setup["recipe"]))
-        parts = [str(one) for one in setup["classes"] or []]
-        return table_fit(model, parts, [*self.columns], measured, levels, rows, notes)
+        return table_fit(model, self._parts(setup["classes"]), [*self.columns], measured, levels, rows, notes)
 
 
 def _sorted_out(recipe: Sequence[Feature]) -> tuple[dict[str, list[str]], list[str]]:

@@ -32,7 +32,7 @@ class SiteTable(Kind):
     """Rows that stay where they are: every site's own file, of the same columns."""
 
     kind: str
-    target: str
+    target: str | None
     features: Annotated[list[str], AfterValidator(distinct)]
     model: str
     categorical: list[str] = []
@@ -43,7 +43,6 @@ class SiteTable(Kind):
     intercept: bool = True
     batch: Count | None = None
     sampling: Literal["iid", "shuffle"] = "iid"
-    weights: list[Positive] | None = None
     held_out: Annotated[float, Field(gt=0, le=0.5)] | str | None = None  # a share of rows, or a column of 0 and 1
 
     @model_validator(mode="after")
@@ -59,9 +58,28 @@ class SiteTable(Kind):
         return self
 
     @property
+    def reads(self) -> list[str]:
+        """All columns that are read of a file: the target, features, and the one that says which rows are held out."""
+        more = [self.held_out] if isinstance(self.held_out, str) else []
+        return [*([] if self.target is None else [self.target]), *self.features, *more]
+
+    def rows_of(self, columns: Mapping[str, Column]) -> int:
+        """How many rows a site has."""
+        return len(columns[self.features[0]].values)
+
+    @property
+    def site_weights(self) -> list[float] | None:
+        """What sites count for; None: as many as they have rows."""
+        return None
+
+    @property
     def of_classes(self) -> bool:
         """Whether the target is a class, which sites agree on."""
         return False
+
+    def row_weights(self, columns: Mapping[str, Column]) -> np.ndarray | None:
+        """(n,): what a site's rows count for; None: all alike."""
+        return None
 
     def count_of(self, columns: Mapping[str, Column]) -> np.ndarray | None:
         """(n,): what is counted of the target, each of which needs rows enough; None: nothing is."""
@@ -87,15 +105,21 @@ class SiteTable(Kind):
 
     def read(self, path: str | Path) -> dict[str, Column]:
         """The columns of one site's file, where it is; the one that says which rows are held out among them."""
-        more = [self.held_out] if isinstance(self.held_out, str) else []
-        return read_own(path, self.target, [*self.features, *more], self.categorical, self.missing, self.separator)
+        features = [name for name in self.reads if name != self.target]
+        return read_own(path, self.target, features, self.categorical, self.missing, self.separator)
 
 
 class ModelTable(SiteTable):
     """A linear model of a number, or a logistic one of classes."""
 
     kind: Literal["table"]
+    target: str
     model: Literal["linear", "logistic", "softmax"]
+    weights: list[Positive] | None = None
+
+    @property
+    def site_weights(self) -> list[float] | None:
+        return self.weights
 
     @property
     def of_classes(self) -> bool:

@@ -319,8 +319,8 @@ def _outlined(content: Mapping[str, Plain], base: Path | None) -> tuple[Outline,
         table, wrong = validated(kind, text, ("problem",))
         if table is None:
             return nobody, None, wrong
-        if table.weights is not None and len(table.weights) != len(sites):
-            said = f"{counted(len(table.weights), 'weight')} for {counted(len(sites), 'site')}"
+        if table.site_weights is not None and len(table.site_weights) != len(sites):
+            said = f"{counted(len(table.site_weights), 'weight')} for {counted(len(sites), 'site')}"
             wrong.append(FileMistake(("problem", "weights"), said))
         outline = Outline(sites, table.placeholder, rows=np.ones(len(sites), int))
         return outline, table.content(), wrong

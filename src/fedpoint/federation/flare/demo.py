@@ -109,7 +109,7 @@ class Compared(TypedDict):
 def simulated(made: StudyResult, files: list[Path]) -> Run:
     """The same study by `fp.run` on all rows together."""
     table = made.study.table
-    if table is None:
+    if table is None or table.target is None:
         raise FedpointError("the demo is a study of tables")
     read = read_table([str(f) for f in files], table.target, model=table.model, features=table.features)
     problem = read.problem(table.model, table.ridge, table.batch, table.sampling, None, table.intercept)

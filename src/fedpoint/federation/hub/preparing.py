@@ -276,7 +276,7 @@ class Preparing:
         with self._fresh_if_they_differ():
             recipe, more = preparation.last_recipe(table, recipe, moments)
         rows = rows_of_all(self.study, self.rows)
-        weights = check_weights(table.weights, len(rows), default=np.array(rows, float))
+        weights = check_weights(table.site_weights, len(rows), default=np.array(rows, float))
         return Setup(
             weights=weights.tolist(),
             rows=rows,

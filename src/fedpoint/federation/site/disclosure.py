@@ -23,13 +23,13 @@ def below(
     table = study.table
     if table is None:
         return []
-    rows = len(columns[table.target].values)
+    rows = table.rows_of(columns)
     few = below_rows(study, site, rows, floor)
     if rows < floor.rows:  # all else follows from it
         return few
     found = [*_few_values(table, columns, floor), *_few_of_a_category(table, columns, floor)]
-    found += _few_of_a_class(table, columns, floor)
-    return found + few + ([] if held is None else _few_held_out(len(held[table.target].values), floor))
+    found += [*_few_of_a_class(table, columns, floor), *_few_by_weight(table, columns, floor)]
+    return found + few + ([] if held is None else _few_held_out(table.rows_of(held), floor))
 
 
 def below_rows(study: Study, site: str, rows: int, floor: Floor) -> list[str]:
@@ -88,6 +88,19 @@ def _few_of_a_class(table: SiteTable, columns: Mapping[str, Column], floor: Floo
         yield (
             f"classes of {table.target!r} with few rows would leave: {', '.join(few)}; the floor is {floor.per_class}; "
             "leave these rows out, or take part with more"
+        )
+
+
+def _few_by_weight(table: SiteTable, columns: Mapping[str, Column], floor: Floor) -> Iterator[str]:
+    """Sums in which a few rows have all the weight are sums over these rows."""
+    weights = table.row_weights(columns)
+    if weights is None or not (weights > 0).any():
+        return
+    behind = int(weights.sum() ** 2 / (weights**2).sum() + 1e-9)
+    if behind < floor.rows:
+        yield (
+            f"sums in which rows weigh as if they were {behind} would leave: the floor is {floor.rows}; take part with "
+            "rows of more equal weights"
         )
 
 

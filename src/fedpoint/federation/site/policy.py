@@ -124,8 +124,7 @@ class Policy(Table):
             said.append(f"the model is {name}; the policy allows {_listed(self.models)}")
         if table is None:
             return said  # an installed model reads what it reads: its name is what the site has agreed to
-        read = [table.target, *table.features, *([table.held_out] if isinstance(table.held_out, str) else [])]
-        more = [column for column in read if column not in self.columns]
+        more = [column for column in table.reads if column not in self.columns]
         if more:
             said.append(f"it reads {_listed(more)}; the policy allows {_listed(self.columns)}")
         return said

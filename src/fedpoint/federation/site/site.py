@@ -208,7 +208,7 @@ class Site:
         below = disclosure.below(self.study, self.name, found.trained, self.floor, found.held)
         if below:
             raise Refused("floor", "; ".join(below))
-        claim = self.study.too_many_or_few(self.name, len(found.trained[table.target].values))
+        claim = self.study.too_many_or_few(self.name, table.rows_of(found.trained))
         if claim:
             raise Refused("rows", claim)
         return found
