@@ -125,6 +125,11 @@ class InstalledProblem(Kind):
     batch: Count | None = None
     weights: list[Positive] | None = None
 
+    @property
+    def site_weights(self) -> list[float] | None:
+        """What sites count for; None: as many as they have rows."""
+        return self.weights
+
     def build(self) -> tuple[Problem, Data]:
         raise FedpointError("the rows of this problem are at the sites")
 

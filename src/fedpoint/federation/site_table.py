@@ -49,7 +49,7 @@ class SiteTable(Kind):
     def _columns(self) -> Self:
         if self.target in self.features:
             raise ValueError(f"{self.target!r} is the target: leave it out of features")
-        if self.held_out in (self.target, *self.features):
+        if self.held_out is not None and self.held_out in (self.target, *self.features):
             raise ValueError(f"{self.held_out!r} says which rows are held out: it cannot be a feature or the target")
         if self.sampling == "shuffle" and self.batch is None:
             raise ValueError('sampling = "shuffle" needs batch')

@@ -217,7 +217,13 @@ class Study:
     @property
     def shares_by_rows(self) -> bool:
         """Whether sites count by their rows, which each of them knows of itself alone."""
-        return self.of_files and self.problem.get("weights") is None
+        return self.of_files and self.site_weights is None
+
+    @property
+    def site_weights(self) -> list[float] | None:
+        """What the study says that sites count for; None: their rows do, or what they generate."""
+        brought = self.table or self.installed
+        return None if brought is None else brought.site_weights
 
     def generated(self) -> Problem:
         return build(self.problem)

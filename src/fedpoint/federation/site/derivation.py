@@ -120,8 +120,7 @@ def check_share(study: Study, name: str, setup: OwnSetup) -> None:
         raise forbidden(f"the share {setup['share']} is not above 0 and at most 1")
     if not setup["share"] <= setup["heaviest"] <= 1:
         raise forbidden(f"the largest share is said to be {setup['heaviest']}: this site's is {setup['share']}")
-    weights = study.problem.get("weights") if study.of_files else None
-    if weights is not None:
-        agreed = float(check_weights(np.asarray(weights, float), len(sites))[setup["index"]])
+    if study.site_weights is not None:
+        agreed = float(check_weights(np.asarray(study.site_weights, float), len(sites))[setup["index"]])
         if setup["share"] != agreed:
             raise forbidden(f"the share is said to be {setup['share']}: by the study's weights it is {agreed}")
