@@ -158,25 +158,26 @@ def test_rows_with_weights(rows, files, tmp_path):
     for site, own in table.groupby("site"):
         own.drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
     made = fp.federate(
-        study({"kind": "glm", "formula": "los ~ x", "family": "poisson", "weights": "w", "offset": "shift"}),
+        study({"kind": "glm", "formula": "los ~ x + code", "family": "poisson", "weights": "w", "offset": "shift"}),
         {site: tmp_path / f"{site}.csv" for site in SITES},
     )
-    want = fp.glm("los ~ x", table, groups="site", family="poisson", weights="w", offset="shift")
+    want = fp.glm("los ~ x + code", table, groups="site", family="poisson", weights="w", offset="shift")
     np.testing.assert_allclose(made.fit.params, want.params, atol=1e-8)
     np.testing.assert_allclose(made.fit.cov_params("sandwich"), want.cov_params("sandwich"), atol=1e-8)
     assert made.fit.deviance == pytest.approx(want.deviance)
 
 
-def test_weights_that_single_out_a_row_stay_below_the_floor(rows, files, tmp_path):
+def test_weights_that_single_out_a_row_stay_below_the_floor(rows, tmp_path, caplog):
     own = rows[rows.site == "west"].drop(columns="site")
     own.assign(w=np.where(np.arange(len(own)) == 5, 1.0, 1e-6)).to_csv(tmp_path / "west.csv", index=False)
     for site in ("east", "north"):
         rows[rows.site == site].assign(w=1.0).drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
-    with pytest.raises(fp.FedpointError, match="rows weigh as if they were 1 would leave"):
+    with pytest.raises(fp.FedpointError, match="west"):
         fp.federate(
-            study({"kind": "glm", "formula": "los ~ x", "family": "poisson", "weights": "w"}, quorum=3),
+            study({"kind": "glm", "formula": "los ~ x + code", "family": "poisson", "weights": "w"}, quorum=3),
             {site: tmp_path / f"{site}.csv" for site in SITES},
         )
+    assert "rows weigh as if they were 1 would leave: the floor is 20" in caplog.text
 
 
 def test_the_first_table_of_all_rows(rows, files):

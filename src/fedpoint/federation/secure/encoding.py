@@ -9,8 +9,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fedpoint.channel.fixed_point import FixedPoint
 from fedpoint.core.agent import Agent
@@ -22,6 +24,13 @@ WIDTH = 32  # bits; primitives.WORD
 
 class OutOfRange(ValueError):
     """A number that is longer than the study allows, or none."""
+
+
+@jax.jit
+def _rounded(grid: FixedPoint, numbers: Array, luck: Stream) -> Array:
+    """Whole numbers of the grid, up or down by luck."""
+    nobody = Agent(None, None, luck, None, None, True, 1.0)  # type: ignore[arg-type]
+    return grid.encode(numbers, (), nobody)[0][0]
 
 
 class Encoding:
@@ -42,8 +51,7 @@ class Encoding:
         """p_k (m_k, C) modulo 2^32, rounded at random."""
         flat = np.concatenate([*(np.ravel(array).astype(float) for array in message.values()), [self.longest]])
         luck = Stream(Key.of(secrets.randbits(62), 0, 0), jnp.int32(0), jnp.int32(0))
-        nobody = Agent(None, None, luck, None, None, True, 1.0)  # type: ignore[arg-type]
-        whole = np.asarray(self.grid.encode(jnp.asarray(share * flat), (), nobody)[0][0])
+        whole = np.asarray(_rounded(self.grid, jnp.asarray(share * flat), luck))
         if (whole == np.iinfo(np.int32).min).any():
             raise OutOfRange(f"a number of the message is not finite, or larger than {self.longest:g}")
         return whole.astype("<i4").view("<u4")

@@ -59,7 +59,7 @@ def opened_sum(
         if name in masked:
             total = total + masked[name] - primitives.words(pool.alone(name, secrets[name]), count)
         else:  # what those who are left have added because of it is minus what it would have added
-            total = total + pool.pairwise(name, secrets[name], masked, count)
+            total = total + pool.pairwise(name, primitives.Secret(secrets[name]), masked, count)
     return Opened(total, sorted(liars))
 
 
@@ -82,7 +82,7 @@ def _promised(pool: Pool, name: str, secret: bytes, left: bool) -> bool:
     keys = pool.roster.members[name]
     if left:
         return promise(pool.roster.occasion, name, secret) == keys.promise
-    return primitives.public_key(secret) == keys.mask
+    return primitives.Secret(secret).public == keys.mask
 
 
 __all__ = ["Opened", "Unopened", "opened_sum"]

@@ -19,6 +19,7 @@ import numpy as np
 
 from fedpoint.federation.secure import primitives, shamir
 from fedpoint.federation.secure.identity import Identity, Impostor
+from fedpoint.federation.secure.primitives import Secret
 from fedpoint.federation.secure.roster import Pool, PublicKeys, Roster, promise, well_formed
 from fedpoint.federation.secure.shamir import SECRET, SHARE, Randomness
 
@@ -32,8 +33,8 @@ class Attempt:
     """What a site knows of one sum: filled in from top to bottom."""
 
     occasion: bytes
-    cipher: bytes
-    mask: bytes
+    cipher: Secret
+    mask: Secret
     seed: bytes  # of its own mask
     keys: PublicKeys
     roster: Roster | None = None
@@ -55,9 +56,10 @@ class Party:
 
     def advertise(self, occasion: bytes) -> PublicKeys:
         """Fresh keys; whatever was begun before is forgotten."""
-        cipher, mask, seed = (self.randomness(SECRET) for _ in range(3))
+        one, other, seed = (self.randomness(SECRET) for _ in range(3))
+        cipher, mask = Secret(one), Secret(other)
         bound, certificate = promise(occasion, self.name, seed), self.identity.certificate
-        keys = PublicKeys(primitives.public_key(cipher), primitives.public_key(mask), bound, b"", certificate)
+        keys = PublicKeys(cipher.public, mask.public, bound, b"", certificate)
         keys = keys._replace(signature=self.identity.sign(keys.signed(occasion, self.name)))
         self.now = Attempt(occasion, cipher, mask, seed, keys)
         return keys
@@ -70,7 +72,7 @@ class Party:
         self._check_members(now, members)
         roster = Roster(now.occasion, terms, dict(members))
         places = [self.places[name] for name in members]
-        both = [shamir.split(secret, self.threshold, places, self.randomness) for secret in (now.seed, now.mask)]
+        both = [shamir.split(secret, self.threshold, places, self.randomness) for secret in (now.seed, now.mask.secret)]
         shares = {name: b"".join(one[self.places[name]] for one in both) for name in members}
         now.roster, now.shares = roster, shares
         return {name: self._sealed(now, roster, name) for name in members if name != self.name}
@@ -83,7 +85,7 @@ class Party:
         for name, keys in members.items():
             if name not in self.places:
                 raise Misled(f"{name!r} is not a site of this study")
-            if not well_formed(keys):
+            if name != self.name and not well_formed(keys, now.cipher, now.mask):
                 raise Misled(f"the keys of {name} are no keys")
             try:
                 self.identity.trust.verify(name, keys.certificate, keys.signed(now.occasion, name), keys.signature)
@@ -93,7 +95,7 @@ class Party:
             raise Misled("two sites have the same key")
 
     def _sealed(self, now: Attempt, roster: Roster, name: str) -> bytes:
-        key = primitives.agreed(now.cipher, roster.members[name].cipher, roster.sender(self.name, name))
+        key = now.cipher.agreed(roster.members[name].cipher, roster.sender(self.name, name))
         return primitives.sealed(key, now.shares[name], roster.digest)
 
     def mask(self, received: Mapping[str, bytes], vector: np.ndarray) -> np.ndarray:
@@ -154,7 +156,7 @@ class Party:
         """Another site's shares; nothing where they cannot be read: the hub then sees whose are missing."""
         if name == self.name:
             return now.shares[name]
-        key = primitives.agreed(now.cipher, roster.members[name].cipher, roster.sender(name, self.name))
+        key = now.cipher.agreed(roster.members[name].cipher, roster.sender(name, self.name))
         try:
             return primitives.opened(key, now.received[name], roster.digest)
         except primitives.Unreadable:

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,21 +37,34 @@ def digest(*parts: object) -> bytes:
     return hashlib.sha256(canonical([part.hex() if isinstance(part, bytes) else part for part in parts])).digest()
 
 
-def private_key(secret: bytes) -> X25519PrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+class Secret:
+    """A private key. What it has in common with a public key is computed once, and forgotten with it."""
 
-    return X25519PrivateKey.from_private_bytes(secret)
+    def __init__(self, secret: bytes):
+        self.secret = secret
+        self._common: dict[bytes, bytes] = {}
 
+    @cached_property
+    def _key(self) -> X25519PrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-def public_key(secret: bytes) -> bytes:
-    return private_key(secret).public_key().public_bytes_raw()
+        return X25519PrivateKey.from_private_bytes(self.secret)
 
+    @cached_property
+    def public(self) -> bytes:
+        return self._key.public_key().public_bytes_raw()
 
-def agreed(secret: bytes, public: bytes, purpose: bytes) -> bytes:
-    """The key that two parties agree on for one purpose: each has its own secret and the other's public key."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+    def common(self, public: bytes) -> bytes:
+        """What only this key and that of `public` have; ValueError where nothing but zero comes of it."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-    return derived(private_key(secret).exchange(X25519PublicKey.from_public_bytes(public)), purpose)
+        if public not in self._common:
+            self._common[public] = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        return self._common[public]
+
+    def agreed(self, public: bytes, purpose: bytes) -> bytes:
+        """The key that two parties agree on for one purpose: each has its own secret and the other's public key."""
+        return derived(self.common(public), purpose)
 
 
 def derived(secret: bytes, purpose: bytes) -> bytes:

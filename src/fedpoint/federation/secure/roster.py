@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpoint.federation.secure import primitives
-from fedpoint.federation.secure.primitives import KEY, agreed, derived, digest
+from fedpoint.federation.secure.primitives import KEY, Secret, derived, digest
 from fedpoint.federation.wire import Arrays, OwnSetup
 from fedpoint.store.disk import array_digest
 
@@ -66,16 +66,16 @@ class Pool:
     def digest(self) -> bytes:
         return digest("pool", self.roster.digest, list(self.names))
 
-    def between(self, one: str, secret: bytes, other: str) -> bytes:
+    def between(self, one: str, secret: Secret, other: str) -> bytes:
         """The key of the mask that two sites have in common: either one's secret and the other's public key."""
         purpose = digest("mask", self.digest, sorted([one, other]))
-        return agreed(secret, self.roster.members[other].mask, purpose)
+        return secret.agreed(self.roster.members[other].mask, purpose)
 
     def alone(self, name: str, seed: bytes) -> bytes:
         """The key of a site's own mask."""
         return derived(seed, digest("self", self.digest, name))
 
-    def pairwise(self, name: str, secret: bytes, others: Iterable[str], count: int) -> np.ndarray:
+    def pairwise(self, name: str, secret: Secret, others: Iterable[str], count: int) -> np.ndarray:
         """What a site adds because of others: of two sites one adds the common mask and the other subtracts it."""
         total = np.zeros(count, primitives.WORD)
         for other in others:
@@ -88,12 +88,18 @@ class Pool:
         return digest("survivors", self.digest, sorted(survivors))
 
 
-def well_formed(keys: PublicKeys) -> bool:
-    """Whether these are keys, with which others can agree on something: of some points nothing comes but zero."""
+ANYBODY = Secret(bytes(KEY))  # for whoever has no keys in a sum
+
+
+def well_formed(keys: PublicKeys, cipher: Secret = ANYBODY, mask: Secret = ANYBODY) -> bool:
+    """Whether these are keys, with which others can agree on something: of some points nothing comes but zero.
+
+    cipher, mask: the secrets of who asks, and will need what they have in common with these keys.
+    """
     if not all(len(part) == KEY for part in keys[:3]):
         return False
     try:
-        return all(agreed(bytes(KEY), public, b"") for public in (keys.cipher, keys.mask))
+        return bool(cipher.common(keys.cipher) and mask.common(keys.mask))
     except ValueError:
         return False
 

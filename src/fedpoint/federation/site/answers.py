@@ -2,6 +2,9 @@
 
 orders.json          by study and run: the orders that were answered, by their hashes; refusals in a row
 answers/SHA256       the bytes of the answers that may be asked for again
+
+Only the stages of a secure sum stay in memory, as its secrets do: a site that was started again is lost for that sum,
+and refuses what belongs to it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ class Answered(TypedDict):
 class RunRecord(TypedDict):
     """What was answered in one run."""
 
-    answered: dict[str, Answered]  # columns, moments, work and its stages (the last one), "measure N", end
+    answered: dict[str, Answered]  # columns, moments, work (the last one), "measure N", end
     recipe: list[Written] | None  # of moments, until a setup is made of it
     setup: str  # the hash of the setup of all later orders; "" before the first
     round: int  # the last that was worked on
@@ -56,6 +59,7 @@ class Answers:
         self.folder, self.study, self.path = folder, study, folder / ORDERS
         (folder / "answers").mkdir(exist_ok=True)
         self.all = self._read()
+        self.passing: dict[tuple[str, str], tuple[Answered, bytes]] = {}  # by run and stage, of the round at hand
 
     def _read(self) -> Everything:
         if not self.path.exists():
@@ -89,6 +93,12 @@ class Answers:
         self._write(Everything(refused=0, studies=self._studies(run, record)))
         for old in {one["answer"] for one in before.values()} - self._kept():
             self._file(old).unlink(missing_ok=True)
+
+    def keep_passing(self, run: str, stage: str, given: Answered, answer: bytes) -> None:
+        """A stage was answered: its answer is known as long as the secrets of its sum are."""
+        self.passing[run, stage] = given, answer
+        if self.all["refused"]:
+            self._write({**self.all, "refused": 0})
 
     def _studies(self, run: str, record: RunRecord) -> dict[str, dict[str, RunRecord]]:
         return {**self.all["studies"], self.study: {**self.runs, run: record}}

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Tree
+from fedpoint.federation.secure.letters import STAGES
 from fedpoint.federation.shapes import misfit
 from fedpoint.federation.site import derivation
 from fedpoint.federation.site.answers import Answered, Answers, RunRecord, nothing_answered
@@ -37,6 +38,8 @@ class Consent:
         if order.kind == "excluded":  # asks for nothing
             return None
         record = self._record(order)
+        if order.kind in STAGES:
+            return self._permit_stage(order, record)
         before = record["answered"].get(_place(order))
         if before is not None and before["order"] == order.digest:
             return self._again(order, record, before)
@@ -49,8 +52,6 @@ class Consent:
                 self._check_setup(order, record)
             case "work":
                 self._check_work(order, record)
-            case "share" | "mask" | "agree" | "reveal":
-                self._check_stage(order, record)
             case "measure":
                 self._check_measurement(order, record)
             case "end":
@@ -70,10 +71,17 @@ class Consent:
         return nothing_answered()
 
     def _again(self, order: Order, record: RunRecord, before: Answered) -> bytes:
-        if before["again"] >= REPEATS:
-            raise forbidden(f"the answer to {order.kind} was asked for again more than {REPEATS} times")
-        answer = self.answers.bytes_of(before)
-        self.answers.note(order.run, _with(record, order, {**before, "again": before["again"] + 1}))
+        again, answer = _once_more(order, before), self.answers.bytes_of(before)
+        self.answers.note(order.run, _with(record, order, again))
+        return answer
+
+    def _permit_stage(self, order: Order, record: RunRecord) -> bytes | None:
+        """Of a secure round: what was answered is in memory, as its secrets are."""
+        before, answer = self.answers.passing.get((order.run, order.kind), (None, b""))
+        if before is None or before["order"] != order.digest:
+            self._check_stage(order, record)
+            return None
+        self.answers.passing[order.run, order.kind] = _once_more(order, before), answer
         return answer
 
     # The rules, kind by kind.
@@ -209,6 +217,8 @@ class Consent:
         if order.kind in ("ready", "excluded"):  # nothing is said, however often
             return
         given = Answered(order=order.digest, answer=hashlib.sha256(answer).hexdigest(), again=0)
+        if order.kind in STAGES:
+            return self.answers.keep_passing(order.run, order.kind, given, answer)
         record = _with(record, order, given)
         if order.kind == "moments":
             record = {**record, "recipe": order.recipe}
@@ -221,6 +231,13 @@ class Consent:
             if order.kind == "measure":
                 record = {**record, "measured": order.round}
         self.answers.keep(order.run, record, answer)
+
+
+def _once_more(order: Order, before: Answered) -> Answered:
+    """An answer that is given again, if it may be."""
+    if before["again"] >= REPEATS:
+        raise forbidden(f"the answer to {order.kind} was asked for again more than {REPEATS} times")
+    return {**before, "again": before["again"] + 1}
 
 
 def _place(order: Order) -> str:
