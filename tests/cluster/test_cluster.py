@@ -23,7 +23,7 @@ from fedpoint.experiment import Experiment
 from fedpoint.results.drive import begin, drive
 from fedpoint.store.records import Place
 from fedpoint.store.statement import versions
-from fedpoint.verbs.processes.job import Job, RunGoal, UnnamedFile, _agree, pack, unpack
+from fedpoint.verbs.processes.job import PARTING, Job, RunGoal, UnnamedFile, _agree, _part, pack, unpack
 from fedpoint.verbs.processes.supervisor import _free_port
 
 HERE = Path(__file__).parent
@@ -344,3 +344,33 @@ def test_processes_of_other_versions_or_with_another_experiment_are_refused(hell
         group.processes, group.client = len(hellos), Board(*hellos)
         with contextlib.nullcontext() if message is None else pytest.raises(fp.FedpointError, match=message):
             _agree(group, "same")
+
+
+class Goodbyes:
+    """Who says what to whom, in its order: process 0 hears who has left."""
+
+    def __init__(self):
+        self.said, self.left = [], set()
+
+    def key_value_set(self, key, value):
+        self.said.append(key)
+        self.left.add(key)
+
+    def blocking_key_value_get(self, key, milliseconds):
+        assert 0 < milliseconds <= 1000 * PARTING
+        self.said.append(f"waits for {key}")
+        if key not in self.left:
+            raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED")
+
+    def end(self, word):
+        self.said.append(word["message"])
+
+
+def test_whoever_leaves_tells_the_others_why_and_process_0_leaves_last():
+    board, why = Goodbyes(), {"is": "refused", "message": "another experiment"}
+    for process in (1, 2, 0):
+        group = ProcessGroup(process, 1)
+        group.processes, group.client = 4, board
+        _part(group, board, why)  # process 3 is gone, and nobody waits for it for ever
+    waits = [f"waits for left/{i}" for i in (1, 2, 3)]
+    assert board.said == ["another experiment", "left/1", "another experiment", "left/2", *waits]

@@ -19,6 +19,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -46,6 +47,7 @@ ALIGNED = 64  # bytes: where an array may begin
 PULSE = 0.5  # seconds between two signs of life
 JOINING = "waiting for the others"
 LINK = 60  # seconds after which a process that the coordinator hears nothing of counts as lost
+PARTING = 10.0  # seconds that process 0, with which the coordinator goes, waits until all know why it leaves
 
 
 @dataclass(frozen=True)
@@ -172,20 +174,25 @@ class SupervisorLink:
     def __init__(self, connection: Connection):
         self.connection, self.doing = connection, "starting"
         self.steps = 0  # how many things it has begun
+        self.ended = False
         self.lock = threading.Lock()
 
     def start(self) -> None:
         threading.Thread(target=self._pulse, daemon=True).start()
 
     def _pulse(self) -> None:
-        import time
-
         while True:
             self.send({"is": "beat", "doing": self.doing, "steps": self.steps})
             time.sleep(PULSE)
 
     def beat(self, doing: str) -> None:
         self.doing, self.steps = doing, self.steps + 1
+
+    def end(self, word: Word) -> None:
+        """How this process ends; what comes after it is not heard."""
+        if not self.ended:
+            self.ended = True
+            self.send(word)
 
     def send(self, word: Word, arrays: dict[str, np.ndarray] | None = None) -> None:
         try:
@@ -215,7 +222,7 @@ def work(packed: bytes, arrays: UnnamedFile, seat: Seat, connection: Connection,
     except BaseException as error:
         lost = type(error).__name__ == "JaxRuntimeError" or "Gloo" in str(error)
         end = {"is": "lost" if lost else "failed", "message": traceback.format_exc()}
-    line.send(end)
+    line.end(end)
     os._exit(0 if end["is"] == "finished" else 1)  # what waits for lost peers at the exit would wait in vain
 
 
@@ -237,13 +244,21 @@ def _alone(parent: int, log: UnnamedFile, driver: bool) -> None:
 def _work(packed: bytes, arrays: UnnamedFile, seat: Seat, line: SupervisorLink) -> Word:
     group = _join(seat, line)
     job = unpack(packed, arrays)
-    _agree(group, job.digest)
+    try:
+        _agree(group, job.digest)
+    except FedpointError as error:
+        _part(group, line, {"is": "refused", "message": str(error)})
+        raise
     line.beat("taking its agents")
     if seat.process:
-        end = _session(job, group, job.experiment).follow()
-        _leave(seat)
-        return {"is": end["as"], **{k: v for k, v in end.items() if k in ("message", "round")}}
-    end = {"as": "failed", "message": "process 0 failed"}
+        heard = _session(job, group, job.experiment).follow()
+        word: Word = {"is": heard["as"], **{k: v for k, v in heard.items() if k in ("message", "round")}}
+        if word["is"] == "finished":
+            _leave(seat)
+        else:
+            _part(group, line, word)
+        return word
+    end: Word = {"as": "failed", "message": "process 0 failed"}
     try:
         _drive(job, group, line)
         end = {"as": "finished"}
@@ -258,8 +273,29 @@ def _work(packed: bytes, arrays: UnnamedFile, seat: Seat, line: SupervisorLink) 
         raise
     finally:
         group.tell({"do": "end", **end})
+        if end["as"] in ("diverged", "refused", "interrupted"):
+            _part(group, line, end)
     _leave(seat)
     return {"is": "finished"}
+
+
+def _part(group: ProcessGroup, line: SupervisorLink, word: Word) -> None:
+    """Leave for a reason that all have heard. The others say it to whoever started them and then tell process 0, which
+    waits for that: without its coordinator they would be lost, start again, and wait for somebody who has left."""
+    import jax
+
+    if group.client is None:
+        return
+    lost = contextlib.suppress(jax.errors.JaxRuntimeError)
+    if group.process:
+        line.end(word)
+        with lost:
+            group.client.key_value_set(f"left/{group.process}", "")
+        return
+    until = time.monotonic() + PARTING
+    for other in range(1, group.processes):
+        with lost:
+            group.client.blocking_key_value_get(f"left/{other}", max(int(1000 * (until - time.monotonic())), 1))
 
 
 def _join(seat: Seat, line: SupervisorLink) -> ProcessGroup:

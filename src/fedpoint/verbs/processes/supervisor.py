@@ -171,6 +171,8 @@ def _children(packed: bytes, arrays: UnnamedFile, given: Processes) -> Iterator[
         yield children
     finally:
         for child in children:
+            if child.end is not None:  # it leaves by itself, and tells process 0 first
+                child.process.join(GRACE)
             if child.process.is_alive():
                 child.process.kill()
         for child in children:
