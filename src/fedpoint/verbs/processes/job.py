@@ -258,7 +258,7 @@ def _work(packed: bytes, arrays: UnnamedFile, seat: Seat, line: SupervisorLink) 
         else:
             _part(group, line, word)
         return word
-    end: Word = {"as": "failed", "message": "process 0 failed"}
+    end: dict[str, str | int] = {"as": "failed", "message": "process 0 failed"}
     try:
         _drive(job, group, line)
         end = {"as": "finished"}
@@ -274,7 +274,7 @@ def _work(packed: bytes, arrays: UnnamedFile, seat: Seat, line: SupervisorLink) 
     finally:
         group.tell({"do": "end", **end})
         if end["as"] in ("diverged", "refused", "interrupted"):
-            _part(group, line, end)
+            _part(group, line, {**end})
     _leave(seat)
     return {"is": "finished"}
 
