@@ -12,6 +12,7 @@ from fedpoint.federation.secure import primitives, shamir
 from fedpoint.federation.secure.identity import rehearsed
 from fedpoint.federation.secure.opening import Unopened, opened_sum
 from fedpoint.federation.secure.party import Misled, Party
+from fedpoint.federation.secure.primitives import Secret
 from fedpoint.federation.secure.shamir import PRIME, SHARE
 
 STAGES = ("keys", "shares", "mask", "agree", "reveal")
@@ -150,7 +151,7 @@ def pairwise_removed(kind=Party, length=40_000):
     made.reveal()
     shares = {some[by].places[by]: given["s00"] for by, given in made.revealed.items()}
     secret = shamir.join(shares, 3)
-    return late - made.pool.pairwise("s00", secret, [n for n in made.pool.names if n != "s00"], length)
+    return late - made.pool.pairwise("s00", Secret(secret), [n for n in made.pool.names if n != "s00"], length)
 
 
 def deviates(words):
@@ -222,8 +223,8 @@ def _unchecked(join):
 def test_keys_of_the_hubs_own_are_refused():
     """A hub in the middle: its keys, signed by an authority of its own, or by nobody, or by another site."""
     for forge in (
-        lambda keys, other: keys._replace(mask=primitives.public_key(b"x" * 32)),
-        lambda keys, other: keys._replace(cipher=primitives.public_key(b"x" * 32)),
+        lambda keys, other: keys._replace(mask=Secret(b"x" * 32).public),
+        lambda keys, other: keys._replace(cipher=Secret(b"x" * 32).public),
         lambda keys, other: keys._replace(signature=b""),
         lambda keys, other: keys._replace(certificate=b"no certificate"),
         lambda keys, other: other,
