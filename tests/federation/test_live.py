@@ -1,5 +1,6 @@
 """Real processes: commands, kill -9 of everything, the demo. Minutes; run by `make test-all`."""
 
+import copy
 import json
 import os
 import shutil
@@ -149,6 +150,21 @@ def test_kill_anything_at_any_time(seed, live, whole, tmp_path):
             time.sleep(float(rng.uniform(0, 3)))
             live.start(party)
     settled(going.result(600), live, whole, tmp_path, after=0)
+
+
+def test_two_studies_side_by_side(live, whole, tmp_path):
+    """The same server and sites: each study ends as if it were alone."""
+    other = copy.copy(live)
+    other.turn_to({**STUDY, "name": "other", "seed": 5, "rounds": 120})
+    both = [Running(live, tmp_path / "hub"), Running(other, tmp_path / "other")]
+    for going in both:
+        going.start()
+    for going in both:
+        going.reach(5)
+    assert all(going.is_alive() for going in both)
+    first, second = (going.result() for going in both)
+    assert np.array_equal(first.history, whole.history)
+    assert second.round == 120 and gap(second) <= 1e-10
 
 
 def test_stop_and_go_on(live, whole, tmp_path):
