@@ -90,6 +90,7 @@ class Oracle:
         return ()
 
     derivatives = ""  # why a round of it cannot be differentiated; empty: it can
+    ways = ""  # how fields are computed, where that is not as they are written
     noisy = True  # False: fields are exact, whatever is drawn
     buckets: tuple[int, ...] = ()  # sizes by which rows are ordered
     gram = False  # full fields cost the same for every agent, however many rows it has

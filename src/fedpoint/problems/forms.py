@@ -185,7 +185,7 @@ class OfNetwork:
 class Exact:
     """The same in evaluation mode, as a function (model, batch) -> loss."""
 
-    network: OfNetwork
+    network: Called
 
     def __call__(self, model: Model, batch: Data) -> Tree:
         return self.network(model, batch, None)[0]

@@ -25,6 +25,7 @@ from fedpoint.problems.base import by_agent, check_agents, check_finite, check_w
 from fedpoint.problems.forms import Asked, Exact, Form, OfNetwork, form_of
 from fedpoint.problems.loss_oracle import LossOracle, NetworkOracle
 from fedpoint.problems.models import at_model, at_models
+from fedpoint.problems.products import AS_PRODUCTS, AsProducts, as_products
 from fedpoint.problems.rows import RowOptions, RowsProblem, row_options
 
 NO_TORCH = (
@@ -137,7 +138,8 @@ class Loss(RowsProblem):
         self._given = None if solution is None else self.learnt(solution)
         self.batch, self._convex, self._sampling = batch, convex, sampling
         network = OfNetwork(loss, self._form, _precision(asked.compute))
-        loss = Exact(network) if self._form.changes or asked.compute else loss
+        changes = self._form.changes or bool(asked.compute)
+        loss = Exact(network) if changes else loss
         two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
         with calling("loss(params, batch) fails on two rows of the data: it"):
             said = double(jax.eval_shape)(loss, self.params, two)
@@ -151,12 +153,13 @@ class Loss(RowsProblem):
         if shape == ():
             some = jax.tree.map(lambda a: a[[0, -1]], data)
             check_mean(loss, self.params, some)
-        by_row = shape == (2,)
-        oracle = LossOracle(batch, sampling, function=loss, by_row=by_row)
+        fast = as_products(network if changes else loss, self.params, two)
+        said_of = {"by_row": shape == (2,), "ways": AS_PRODUCTS if isinstance(fast, AsProducts) else ""}
+        oracle = LossOracle(batch, sampling, function=Exact(fast) if changes else fast, **said_of)
         if self._form.lucky:
             self._check_batches(counts)
             learnt = self._form.learnt
-            oracle = NetworkOracle(batch, sampling, function=network, by_row=by_row, learnt=learnt)
+            oracle = NetworkOracle(batch, sampling, function=fast, learnt=learnt, **said_of)
             mask = jax.tree.unflatten(jax.tree.structure(self.params), learnt)
             self.carried = None if all(learnt) else Only(mask=mask).split("state=:", self.params)
         self.set_rows(data, counts, (), oracle)
@@ -287,7 +290,21 @@ def _outputs(form: Form, predict: Function, w: Model, inputs: Data) -> Array:
     return jax.lax.map(lambda x: form.predict(predict, w, x[None])[0], inputs, batch_size=256)
 
 
+AT_ONCE = 4096  # rows whose losses are computed in one go, where all rows are asked for
+
+
 @partial(jax.jit, static_argnums=0)
 def _objective(oracle: LossOracle, rows: Data, weight: Array, models: Model) -> Array:
-    dtype = jnp.result_type(*jax.tree.leaves(models))
-    return jax.lax.map(lambda w: oracle.weighted_loss(w, rows, weight.astype(dtype), ()), models)
+    weight = weight.astype(jnp.result_type(*jax.tree.leaves(models)))
+    if len(weight) <= AT_ONCE:
+        return jax.lax.map(lambda w: oracle.weighted_loss(w, rows, weight, ()), models)
+    blocks = -(-len(weight) // AT_ONCE)
+
+    def cut(a: Array) -> Array:
+        more = blocks * AT_ONCE - len(a)
+        return jnp.concatenate([a, jnp.repeat(a[-1:], more, 0)]).reshape(blocks, AT_ONCE, *a.shape[1:])
+
+    cuts = jax.tree.map(cut, rows), cut(weight) * (jnp.arange(blocks * AT_ONCE) < len(weight)).reshape(blocks, -1)
+    return jax.lax.map(
+        lambda w: jax.lax.map(lambda part: oracle.weighted_loss(w, part[0], part[1], ()), cuts).sum(), models
+    )

@@ -21,6 +21,7 @@ from fedpoint.problems.rows import Batch, RowsOracle, take
 @dataclass(frozen=True)
 class LossOracle(RowsOracle):
     function: Callable = lambda params, batch: 0.0
+    ways: str = ""
     by_row: bool = False  # the function returns one loss a row, else their mean
 
     def weighted_loss(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
