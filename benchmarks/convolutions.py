@@ -3,9 +3,9 @@
     python benchmarks/convolutions.py [--turns 5]
 
 McMahan's CNN (1.66 million parameters) on images of FEMNIST's shape, synthetic: 60 writers of 20 to 400 rows, 5 a
-round, 10 local steps on batches of 20. Both start from the same model and are timed in turn, after a warm-up; the median of
-the ratios of neighbouring measurements is told. Above 1, fedpoint takes less. With PyTorch missing, fedpoint alone is
-timed; --as-written leaves convolutions to XLA.
+round, 10 local steps on batches of 20. Both start from the same model and are timed in turn, after a warm-up; the
+median of the ratios of neighbouring measurements is told. Above 1, fedpoint takes less. With PyTorch missing, fedpoint
+alone is timed; --as-written leaves convolutions to XLA.
 """
 
 from __future__ import annotations

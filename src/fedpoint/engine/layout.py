@@ -81,13 +81,9 @@ class Layout:
         else:
             draws = f"samples drawn ahead for {counted(self.chunk, 'round')}"
         shared = "" if self.blocks is None else f"; {self.blocks.explain()}"
-<<<<<<< HEAD
         kept = "" if self.rows is None else f"; memories on disk, {counted(self.rows, 'agent')} at hand"
-        return f"agents {agents}; {draws}{shared}{kept}"
-=======
         ways = f"; {self.oracle.ways}" if self.oracle.ways else ""
-        return f"agents {agents}; {draws}{ways}{shared}"
->>>>>>> ebd0d0f (Convolutions and pooling of losses as products, inside compiled loops on processors; objectives in blocks of rows)
+        return f"agents {agents}; {draws}{ways}{shared}{kept}"
 
 
 def choose(bound: Bound, lanes: int) -> Layout:
