@@ -38,11 +38,19 @@ class Beside(FedAvg):
         raise NotImplementedError
 
     def begins(self, w: Model, v: Model) -> Model:
-        """Where the own steps of a round begin."""
+        """The model that an agent's own steps of a round begin from.
+
+        Args:
+            v: its own model of the last round.
+        """
         return v
 
     def own(self, steps: Number) -> Number:
-        """How many own steps go with so many common ones."""
+        """How many own steps go with so many common ones.
+
+        Args:
+            steps: common ones.
+        """
         return steps
 
     def averages_descent(self) -> bool:

@@ -295,8 +295,11 @@ class Algorithm(Record):
         return hub
 
     def shown(self, hub: State, newcomer: State) -> Model:
-        """The model that a hub has to show where nobody but the agents knows their memories; newcomer: what an agent
-        remembers that has not worked yet."""
+        """The model that a hub has to show where nobody but the agents knows their memories.
+
+        Args:
+            newcomer: what an agent remembers that has not worked yet.
+        """
         return self.read(hub, newcomer)
 
     def hello(self, w: Model) -> Message:
@@ -403,7 +406,11 @@ class Algorithm(Record):
         return None if step is None else with_leaves(self, {"step": scaled(step, factor)})
 
     def farther(self, factor: float) -> Algorithm | None:
-        """The method whose hub goes so many times as far; None where the hub has no step of its own."""
+        """The method whose hub goes so many times as far; None where the hub has no step of its own.
+
+        Args:
+            factor: how many times as far.
+        """
         step = values_of(self).get("server_step")
         return None if step is None else with_leaves(self, {"server_step": factor * step})
 
