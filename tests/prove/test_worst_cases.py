@@ -32,6 +32,16 @@ def test_gradient_descent_contracts_by_the_worse_end_of_the_spectrum(step):
         assert worst.contraction(motion(fp.FedAvg(step)), cls).value == pytest.approx(exact, abs=1e-6)
 
 
+@pytest.mark.parametrize("step", [0.5, 2.5])
+def test_convex_losses_may_be_flat_or_as_steep_as_they_may(step):
+    """strong = 0: a flat loss moves nothing, the steepest |1 - s L| times as far; minima need not be single."""
+    one, convex = motion(fp.FedAvg(step)), Class(L, 0.0)
+    assert worst.contraction(one, convex).value == pytest.approx(max(1.0, abs(1 - step * L)), abs=1e-6)
+    proof = fp.prove(fp.FedAvg(step), L, strong=0.0, claims=["bias", "distance"])
+    assert proof["distance"].value == pytest.approx(max(1.0, abs(1 - step * L)), abs=1e-6)
+    assert proof["bias"].value == math.inf and "convex losses" in str(proof)
+
+
 @pytest.mark.parametrize(("steps", "known"), [(2, 0.508), (3, 0.864), (5, 1.464)])
 def test_bias_of_federated_averaging(steps, known):
     """Known values for L = 1, mu = 0.1, step 0.5 and G = 1, to the digits to which they are known."""
