@@ -13,7 +13,15 @@ A = [DRAW.normal(size=(6, 3)) * scale for scale in (1.0, 1.5, 0.5, 1.0)]
 B = [DRAW.normal(size=6) + k for k in range(4)]
 WEIGHTS = np.array([0.4, 0.3, 0.2, 0.1])
 PROBLEM = fp.problems.LeastSquares(A, B, weights=WEIGHTS, mean=True, batch=1)
-METHOD = fp.FedAvg(step=0.05, local_steps=5)
+STEP = 0.05
+METHOD = fp.FedAvg(step=STEP, local_steps=5)
+
+
+class Forgetful(Probe):
+    """A mutant: agents do not drift apart, and few are as good as all."""
+
+    def gain(self, local_steps, participants=None, scaffold=False, at=-1):
+        return super().gain(local_steps, self.agents, True, at)
 
 
 def closed(w) -> dict[str, float]:
@@ -37,11 +45,12 @@ def closed(w) -> dict[str, float]:
     }
 
 
-def measured(monkeypatch, model, samples=8, signs=8, oracle=PROBLEM.oracle):
+def measured(monkeypatch, model, samples=8, signs=8, few=2, oracle=PROBLEM.oracle):
     monkeypatch.setattr(probing, "SIGNS", signs)
+    monkeypatch.setattr(probing, "FEW", few)
     probing._measured.clear_cache()
     at = probing.asked(PROBLEM.own, PROBLEM.common, WEIGHTS, 0)
-    found = probing.measure(oracle, at, model, samples, 3, 0)
+    found = probing.measure(oracle, at, model, STEP, samples, (3, 0))
     probing._measured.clear_cache()
     return found
 
@@ -79,49 +88,50 @@ def test_differences_of_gradients_stand_in_for_derivatives(monkeypatch):
         assert getattr(found, name) == pytest.approx(expected[name], rel=1e-6), name
 
 
-def point(w, **changes) -> probing.Point:
-    H = sum(p * a.T @ a / 6 for p, a in zip(WEIGHTS, A, strict=True))
-    g = sum(p * a.T @ (a @ w - b) / 6 for p, a, b in zip(WEIGHTS, A, B, strict=True))
-    values, axes = np.linalg.eigh(H)
-    return probing.Point(curvatures=values, parts=(axes.T @ g) ** 2 / (g @ g), **closed(w))._replace(**changes)
-
-
 def loss(w) -> float:
     return sum(p * ((a @ w - b) ** 2).mean() / 2 for p, a, b in zip(WEIGHTS, A, B, strict=True))
 
 
-@pytest.mark.parametrize("local_steps", [1, 2, 5])
-def test_a_round_gains_what_was_predicted(local_steps):
-    """With short steps, to their second order: exact rounds of everybody, written out."""
-    w, step = np.array([1.0, -0.5, 2.0]), 0.002
-    made = Probe((0,), (point(w, noise_curvature=0.0),), step, 4, 4)
-    ends = []
-    for a, b in zip(A, B, strict=True):
+def changes(w, local_steps, controls=False) -> np.ndarray:
+    """(K, d): what exact local steps make of a model."""
+    g = np.array([a.T @ (a @ w - b) / 6 for a, b in zip(A, B, strict=True)])
+    found = []
+    for k, (a, b) in enumerate(zip(A, B, strict=True)):
         y = w
         for _ in range(local_steps):
-            y = y - step * a.T @ (a @ y - b) / 6
-        ends.append(y)
-    gained = loss(w) - loss(WEIGHTS @ np.array(ends))
-    assert made.gain(local_steps) == pytest.approx(gained, rel=5e-5)
-    wrong = Probe((0,), (point(w, noise_curvature=0.0, drift=0.0, drift_square=0.0),), step, 4, 4)
-    if local_steps > 1:
-        assert wrong.gain(local_steps) != pytest.approx(gained, rel=5e-5)  # agents drift apart
+            y = y - STEP * (a.T @ (a @ y - b) / 6 + controls * (WEIGHTS @ g - g[k]))
+        found.append(y - w)
+    return np.array(found)
 
 
-def test_noise_and_few_participants_cost_what_was_predicted():
-    """E loss(w - s g(z)) - loss(w - s g) is s^2 tr(H S) / 2 for one step, by enumerating rows; and of one participant
-    of four with equal weights, the mean over whom it is."""
-    w, step = np.array([1.0, -0.5, 2.0]), 0.1
-    made = Probe((0,), (point(w),), step, 4, 4)
-    without = Probe((0,), (point(w, noise_curvature=0.0),), step, 4, 4)
-    # Everybody draws a row: independent, so that only squares of single noises count, times p_k^2 instead of p_k / L.
+@pytest.mark.parametrize("kind", [Probe, Forgetful])
+def test_a_round_gains_what_was_predicted(monkeypatch, kind):
+    """Exact rounds of everybody, with and without control variates, written out; and of one participant of four, by
+    enumeration over whom it is, where all weigh alike."""
+    w = np.array([1.0, -0.5, 2.0])
+    found = measured(monkeypatch, w, few=4000)._replace(noise_curvature=0.0)
+    right = []
+    for E in (1, 5, 50):
+        for controls in (False, True):
+            gained = loss(w) - loss(w + WEIGHTS @ changes(w, E, controls))
+            right.append(kind((0,), (found,), STEP, 4, 4).gain(E, scaffold=controls) == pytest.approx(gained, rel=1e-9))
+        # E loss(w + m_k) - loss(w + mean) = E (m_k - mean)' H (m_k - mean) / 2, k drawn with p_k.
+        m = changes(w, E)
+        ends = WEIGHTS @ [loss(w + x) for x in m] - loss(w + WEIGHTS @ m)
+        made = kind((0,), (found,), STEP, 4, 1)
+        right.append(made.gain(E, 4) - made.gain(E) == pytest.approx(ends, rel=0.1))
+    assert all(right) is (kind is Probe)
+
+
+def test_noise_costs_what_was_predicted(monkeypatch):
+    """E loss(w - s g(z)) - loss(w - s g) is s^2 tr(H S) / 2, with S the covariance of z: of one step and agent."""
+    w = np.array([1.0, -0.5, 2.0])
+    found = measured(monkeypatch, w)._replace(noise_curvature=closed(w)["noise_curvature"])
+    made, quiet = (Probe((0,), (p,), STEP, 4, 1) for p in (found, found._replace(noise_curvature=0.0)))
     H = sum(p * a.T @ a / 6 for p, a in zip(WEIGHTS, A, strict=True))
-    rows = [a * (a @ w - b)[:, None] for a, b in zip(A, B, strict=True)]
-    noises = [r - r.mean(0) for r in rows]
+    noises = [r - r.mean(0) for r in (a * (a @ w - b)[:, None] for a, b in zip(A, B, strict=True))]
     expected = sum(p * np.einsum("ni,ij,nj->n", n, H, n).mean() for p, n in zip(WEIGHTS, noises, strict=True))
-    assert without.gain(1) - made.gain(1) == pytest.approx(step**2 * expected / 8, rel=1e-9)
-    one = Probe((0,), (point(w, noise_curvature=0.0),), step, 4, 1)
-    assert without.gain(1) - one.gain(1) == pytest.approx(step**2 * closed(w)["spread_curvature"] / 2, rel=1e-9)
+    assert quiet.gain(1) - made.gain(1) == pytest.approx(STEP**2 * expected / 2, rel=1e-9)
 
 
 def test_the_verb_tells_and_advises():

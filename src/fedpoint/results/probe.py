@@ -1,12 +1,11 @@
 r"""Which local steps and participants stop paying, and would SCAFFOLD help? From what was measured along the path.
 
-A round of E steps s with L participants, in the quadratic that the loss is near a model: along g it falls by
+With everybody and without noise, E local steps s lower the loss by what they do on the agents' own paths. Samples add
 
-$$ \sum_i \omega_i |g|^2 \frac{1 - (1 - s \theta_i)^{2E}}{2 \theta_i}, $$
+$$ \frac{s^2}{2L} \sum_{e<E} (1 - s\theta)^{2e} \sum_k p_k E z_k' H z_k, $$
 
-theta, omega the curvatures that g sees. Samples add s^2 E sum_k p_k E z_k' H z_k / (2 L), participants who differ
-s^2 E^2 (K - L)/(K - 1) sum_k p_k d_k' H d_k / (2 L), and agents who drift apart n g' D + lambda n^2 |D|^2 / 2 with
-n = s^2 (0 + 1 + ... + E-1), counted as far as a step goes. With control variates the last two are gone.
+theta the curvature that g sees on average, and participants who differ (K - L)/(K - 1) sum_k p_k m_k' H m_k / (2 L).
+Control variates take the differences away, and what agents drift apart.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpoint.core.arguments import checked_methods
+from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Plain
-from fedpoint.theory.probing import Point
+from fedpoint.theory.probing import LOCAL, Point
 
-LOCAL = (1, 2, 5, 10, 20, 50, 100)  # local steps that are compared
 PAYS = 0.1  # of what a round gains: what less adds does not pay
 
 
@@ -54,20 +53,16 @@ class Probe:
             scaffold: with control variates that have settled.
             at: which of the points.
         """
-        p, s, E = self.points[at], self.step, local_steps
+        if local_steps not in LOCAL:
+            raise FedpointError(f"local_steps must be among those that were looked at, {LOCAL}; got {local_steps}")
+        p, s, E, i = self.points[at], self.step, local_steps, LOCAL.index(local_steps)
         L = self.participants if participants is None else participants
-        theta = np.maximum(p.curvatures, 1e-12)
-        left = np.clip(1 - s * theta, -2.0, 1.0) ** (2 * E)
-        falls = float(p.square * (p.parts @ ((1 - left) / (2 * theta))))
-        rises = s**2 * E * p.noise_curvature / (2 * L)
+        left = np.clip(1 - s * float(p.parts @ np.maximum(p.curvatures, 0.0)), -1.0, 1.0) ** 2
+        noise = s**2 * p.noise_curvature / (2 * L) * float((left ** np.arange(E)).sum())
         if scaffold:
-            return falls - rises
-        typical = max(float(p.parts @ theta), 1e-12)
-        # s^2 (0 + 1 + ... + E-1), where a step moves less and less.
-        n = s / typical * sum(1 - max(1 - s * typical, 0.0) ** e for e in range(E))
-        rises += n * p.drift + 0.5 * max(p.largest, 0.0) * n**2 * p.drift_square
-        apart = (self.agents - L) / max(self.agents - 1, 1)
-        return falls - rises - s**2 * E**2 * apart * p.spread_curvature / (2 * L)
+            return float(p.falls_with_controls[i]) - noise
+        few = (self.agents - L) / max(self.agents - 1, 1) / (2 * L)
+        return float(p.falls[i]) - noise - few * float(p.apart[i])
 
     @property
     def local_steps(self) -> int:

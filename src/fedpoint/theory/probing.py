@@ -5,7 +5,9 @@ With g = sum_k p_k g_k, H = sum_k p_k H_k, d_k = g_k - g, and z_k the noise of o
 $$ \sigma^2 = \sum_k p_k E|z_k|^2, \quad \zeta^2 = \sum_k p_k |d_k|^2, \quad D = \sum_k p_k H_k d_k. $$
 
 Products with Hessians give the largest eigenvalue of H, the spectrum that g sees (Lanczos), and how much noise and
-differences add to the loss, sum_k p_k E z_k' H z_k and sum_k p_k d_k' H d_k, from sums with random signs.
+differences add to the loss, sum_k p_k E z_k' H z_k and sum_k p_k d_k' H d_k, from sums with random signs. How far agents
+drift apart is seen on their paths: exact local steps y_k, with and without control variates, give what the loss falls by
+with everybody, and sum_k p_k m_k' H m_k of what sets single agents' changes apart from their mean.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from fedpoint.problems.base import Mine, Oracle
 
 MOST_AGENTS = 64  # that are asked; of more, so many are drawn
 STEPS = 8  # of Lanczos
-SIGNS = 8  # draws of random signs
+SIGNS, FEW = 8, 2  # draws of random signs; for each number of local steps
+LOCAL = (1, 2, 5, 10, 20, 50)  # local steps that are looked at
 PROBE = 6  # the purpose of these random numbers
 
 
@@ -46,6 +49,9 @@ class Point(NamedTuple):
         spread_curvature: sum_k p_k d_k' H d_k.
         drift: g' D.
         drift_square: |D|^2.
+        falls: (local steps,) by how much the loss falls when all agents take so many exact ones.
+        falls_with_controls: (local steps,) the same with g - g_k added to each.
+        apart: (local steps,) sum_k p_k m_k' H m_k, m_k what sets an agent's change apart from the mean.
     """
 
     square: float
@@ -58,6 +64,9 @@ class Point(NamedTuple):
     spread_curvature: float
     drift: float
     drift_square: float
+    falls: np.ndarray
+    falls_with_controls: np.ndarray
+    apart: np.ndarray
 
 
 class Asked(NamedTuple):
@@ -79,14 +88,18 @@ def asked(own: Data, common: Data, p: np.ndarray, seed: int) -> Asked:
 
 
 @double
-def measure(oracle: Oracle, at: Asked, model: Model, samples: int, seed: int, round: int) -> Point:
-    """At one model, with so many samples of every agent; round: tells draws apart."""
-    found = _measured(oracle, at, model, jnp.int32(round), Key.of(seed, purpose=PROBE), samples)
+def measure(oracle: Oracle, at: Asked, model: Model, step: float, samples: int, luck: tuple[int, int]) -> Point:
+    """At one model, for local steps of this length, with so many samples of every agent; luck: the seed, and a number
+    that tells models apart."""
+    seed, number = luck
+    found = _measured(oracle, at, model, step, jnp.int32(number), Key.of(seed, purpose=PROBE), samples)
     flat = {name: np.asarray(value, float) for name, value in found.items()}
     curvatures, parts = _spectrum(flat.pop("diagonal"), flat.pop("beside"))
     largest = _spectrum(flat.pop("top_diagonal"), flat.pop("top_beside"))[0].max()
+    paths = {name: flat.pop(name) for name in ("falls", "falls_with_controls", "apart")}
     numbers = {name: float(value) for name, value in flat.items()}
-    return Point(curvatures=curvatures, parts=parts, largest=float(max(largest, curvatures.max())), **numbers)
+    largest = float(max(largest, curvatures.max()))
+    return Point(curvatures=curvatures, parts=parts, largest=largest, **numbers, **paths)
 
 
 def _spectrum(diagonal: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -99,7 +112,9 @@ def _spectrum(diagonal: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.
 
 
 @partial(jax.jit, static_argnames=("oracle", "samples"))
-def _measured(oracle: Oracle, at: Asked, model: Model, round: Array, key: Key, samples: int) -> dict[str, Array]:
+def _measured(
+    oracle: Oracle, at: Asked, model: Model, step: float, round: Array, key: Key, samples: int
+) -> dict[str, Array]:
     w, unravel = ravel_pytree(model)
     share = jnp.asarray(at.share, w.dtype)
     everybody = (at.own, share, jnp.asarray(at.agents))
@@ -166,6 +181,29 @@ def _measured(oracle: Oracle, at: Asked, model: Model, round: Array, key: Key, s
         return square, total / jnp.sqrt(p)
 
     sigma2, noisy = summed(noises) if oracle.noisy else (jnp.zeros(()), jnp.zeros((1, w.size), w.dtype))
+
+    def walk(mine: Mine, control: Array) -> Array:
+        """(local steps, d): how far exact steps lead, with a constant added to every field."""
+
+        def one(_: Array, y: Array) -> Array:
+            return y - jnp.asarray(step, w.dtype) * (field(mine, y) + control)
+
+        found, y, taken = [], w, 0
+        for E in LOCAL:
+            y, taken = lax.fori_loop(0, E - taken, one, y), E
+            found.append(y - w)
+        return jnp.stack(found)
+
+    def paths(mine: Mine, p: Array, agent: Array) -> tuple[Array, ...]:
+        plain, sign = walk(mine, jnp.zeros_like(w)), signs(agent, 4, (FEW,)) / jnp.sqrt(p)
+        return plain, walk(mine, g - field(mine, w)), sign[:, None, None] * plain, sign
+
+    def loss(y: Array) -> Array:
+        return summed(lambda mine, p, agent: (oracle.loss(mine, unravel(y)).astype(w.dtype),))[0]
+
+    plain, controlled, signed, sign = summed(paths)
+    now, ways = loss(w), (signed - sign[:, None, None] * plain).reshape(-1, w.size)
+    apart = lax.map(lambda v: v @ curved(v), ways).reshape(FEW, len(LOCAL)).mean(0)
     along = _lanczos(curved, g)
     start = key.fold(round, 3).row().normal((w.size,)).astype(w.dtype)
     top = _lanczos(curved, start)
@@ -179,6 +217,9 @@ def _measured(oracle: Oracle, at: Asked, model: Model, round: Array, key: Key, s
         "top_beside": top[1],
         "noise_curvature": jnp.mean(lax.map(lambda v: v @ curved(v), noisy)),
         "spread_curvature": jnp.mean(lax.map(lambda v: v @ curved(v), spread)),
+        "falls": now - lax.map(lambda change: loss(w + change), plain),
+        "falls_with_controls": now - lax.map(lambda change: loss(w + change), controlled),
+        "apart": apart,
         "drift": g @ D,
         "drift_square": D @ D,
     }

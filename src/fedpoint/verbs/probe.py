@@ -33,7 +33,7 @@ def probe(
     """Measure gradient noise, heterogeneity and curvature along the first rounds of a run, and predict from them which
     local steps and participants stop paying, and whether SCAFFOLD would help.
 
-    It takes about forty passes over the data of at most 64 agents at three models, and works where `fp.forecast` does
+    It takes about two hundred passes over the data of at most 64 agents at each of three models, and works where `fp.forecast` does
     not: on networks, and on modules of PyTorch, whose products with Hessians are differences of gradients.
 
     Args:
@@ -60,7 +60,7 @@ def probe(
         if round:
             session.advance(round)
         model = jax.tree.map(lambda a: a[0], session.model())
-        points.append(measure(bound.oracle, at, model, samples, experiment.seed, round))
+        points.append(measure(bound.oracle, at, model, step, samples, (experiment.seed, round)))
     slots = bound.timing.slots(experiment.problem.agents)
     expected = float(bound.timing.moments(experiment.problem.weights).heard.sum())
     heard = max(1, min(slots, int(np.rint(expected))))
