@@ -2,9 +2,9 @@
 
     python benchmarks/probe.py [--write]
 
-Each network: 20 agents, step 0.1, the loss of all data after 60 rounds, mean of four runs. Advice comes from ten rounds of
-FedAvg with five local steps. Brute force runs every number of local steps with both methods. `--write` puts the table into
-benchmarks/PROBE.md.
+Each network: 20 agents, step 0.1, the loss of all data after 60 rounds, mean of four runs. Advice comes from ten rounds
+of FedAvg with five local steps. Brute force runs every number of local steps with both methods. `--write` puts the
+table into benchmarks/PROBE.md.
 """
 
 from __future__ import annotations

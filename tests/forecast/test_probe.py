@@ -1,5 +1,7 @@
 """What a probe measures, against closed forms on least squares; what it predicts, against enumerated rounds."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -45,33 +47,37 @@ def closed(w) -> dict[str, float]:
     }
 
 
-def measured(monkeypatch, model, samples=8, signs=8, few=2, oracle=PROBLEM.oracle):
-    monkeypatch.setattr(probing, "SIGNS", signs)
-    monkeypatch.setattr(probing, "FEW", few)
-    probing._measured.clear_cache()
-    at = probing.asked(PROBLEM.own, PROBLEM.common, WEIGHTS, 0)
-    found = probing.measure(oracle, at, model, STEP, samples, (3, 0))
-    probing._measured.clear_cache()
+W = np.array([1.0, -0.5, 2.0])
+
+
+@functools.cache
+def measured(samples=8, signs=8, few=2, oracle=PROBLEM.oracle):
+    """At W, with so many draws."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probing, "SIGNS", signs)
+        patch.setattr(probing, "FEW", few)
+        probing._measured.clear_cache()
+        at = probing.asked(PROBLEM.own, PROBLEM.common, WEIGHTS, 0)
+        found = probing.measure(oracle, at, W, STEP, samples, (3, 0))
+        probing._measured.clear_cache()
     return found
 
 
-def test_what_draws_nothing_is_exact(monkeypatch):
-    w = np.array([1.0, -0.5, 2.0])
-    found, expected = measured(monkeypatch, w), closed(w)
+def test_what_draws_nothing_is_exact():
+    found, expected = measured(), closed(W)
     for name in ("square", "heterogeneity", "largest", "drift", "drift_square"):
         assert getattr(found, name) == pytest.approx(expected[name], rel=1e-9), name
     # Three steps of Lanczos in three dimensions: the whole spectrum, as g sees it.
     H = sum(p * a.T @ a / 6 for p, a in zip(WEIGHTS, A, strict=True))
-    g = sum(p * a.T @ (a @ w - b) / 6 for p, a, b in zip(WEIGHTS, A, B, strict=True))
+    g = sum(p * a.T @ (a @ W - b) / 6 for p, a, b in zip(WEIGHTS, A, B, strict=True))
     for power in range(4):
         seen = found.square * found.parts @ found.curvatures**power
         assert seen == pytest.approx(g @ np.linalg.matrix_power(H, power) @ g, rel=1e-9)
 
 
-def test_what_is_drawn_is_right_on_average(monkeypatch):
+def test_what_is_drawn_is_right_on_average():
     """2,000 samples and signs: a standard error is about one part in forty; four of them."""
-    w = np.array([1.0, -0.5, 2.0])
-    found, expected = measured(monkeypatch, w, samples=2000, signs=2000), closed(w)
+    found, expected = measured(samples=2000, signs=2000, few=4000), closed(W)
     for name in ("noise", "noise_curvature", "spread_curvature"):
         assert getattr(found, name) == pytest.approx(expected[name], rel=0.1), name
 
@@ -80,10 +86,9 @@ class WithoutDerivatives(type(PROBLEM.oracle)):
     derivatives = "it is called back"
 
 
-def test_differences_of_gradients_stand_in_for_derivatives(monkeypatch):
-    w = np.array([1.0, -0.5, 2.0])
+def test_differences_of_gradients_stand_in_for_derivatives():
     oracle = WithoutDerivatives(**vars(PROBLEM.oracle))
-    found, expected = measured(monkeypatch, w, oracle=oracle), closed(w)
+    found, expected = measured(oracle=oracle), closed(W)
     for name in ("largest", "drift", "drift_square"):
         assert getattr(found, name) == pytest.approx(expected[name], rel=1e-6), name
 
@@ -105,31 +110,29 @@ def changes(w, local_steps, controls=False) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", [Probe, Forgetful])
-def test_a_round_gains_what_was_predicted(monkeypatch, kind):
+def test_a_round_gains_what_was_predicted(kind):
     """Exact rounds of everybody, with and without control variates, written out; and of one participant of four, by
     enumeration over whom it is, where all weigh alike."""
-    w = np.array([1.0, -0.5, 2.0])
-    found = measured(monkeypatch, w, few=4000)._replace(noise_curvature=0.0)
+    found = measured(samples=2000, signs=2000, few=4000)._replace(noise_curvature=0.0)
     right = []
     for E in (1, 5, 50):
         for controls in (False, True):
-            gained = loss(w) - loss(w + WEIGHTS @ changes(w, E, controls))
+            gained = loss(W) - loss(W + WEIGHTS @ changes(W, E, controls))
             right.append(kind((0,), (found,), STEP, 4, 4).gain(E, scaffold=controls) == pytest.approx(gained, rel=1e-9))
-        # E loss(w + m_k) - loss(w + mean) = E (m_k - mean)' H (m_k - mean) / 2, k drawn with p_k.
-        m = changes(w, E)
-        ends = WEIGHTS @ [loss(w + x) for x in m] - loss(w + WEIGHTS @ m)
+        # E loss(W + m_k) - loss(W + mean) = E (m_k - mean)' H (m_k - mean) / 2, k drawn with p_k.
+        m = changes(W, E)
+        ends = WEIGHTS @ [loss(W + x) for x in m] - loss(W + WEIGHTS @ m)
         made = kind((0,), (found,), STEP, 4, 1)
         right.append(made.gain(E, 4) - made.gain(E) == pytest.approx(ends, rel=0.1))
     assert all(right) is (kind is Probe)
 
 
-def test_noise_costs_what_was_predicted(monkeypatch):
-    """E loss(w - s g(z)) - loss(w - s g) is s^2 tr(H S) / 2, with S the covariance of z: of one step and agent."""
-    w = np.array([1.0, -0.5, 2.0])
-    found = measured(monkeypatch, w)._replace(noise_curvature=closed(w)["noise_curvature"])
+def test_noise_costs_what_was_predicted():
+    """E loss(W - s g(z)) - loss(W - s g) is s^2 tr(H S) / 2, with S the covariance of z: of one step and agent."""
+    found = measured()._replace(noise_curvature=closed(W)["noise_curvature"])
     made, quiet = (Probe((0,), (p,), STEP, 4, 1) for p in (found, found._replace(noise_curvature=0.0)))
     H = sum(p * a.T @ a / 6 for p, a in zip(WEIGHTS, A, strict=True))
-    noises = [r - r.mean(0) for r in (a * (a @ w - b)[:, None] for a, b in zip(A, B, strict=True))]
+    noises = [r - r.mean(0) for r in (a * (a @ W - b)[:, None] for a, b in zip(A, B, strict=True))]
     expected = sum(p * np.einsum("ni,ij,nj->n", n, H, n).mean() for p, n in zip(WEIGHTS, noises, strict=True))
     assert quiet.gain(1) - made.gain(1) == pytest.approx(STEP**2 * expected / 2, rel=1e-9)
 

@@ -5,9 +5,9 @@ With g = sum_k p_k g_k, H = sum_k p_k H_k, d_k = g_k - g, and z_k the noise of o
 $$ \sigma^2 = \sum_k p_k E|z_k|^2, \quad \zeta^2 = \sum_k p_k |d_k|^2, \quad D = \sum_k p_k H_k d_k. $$
 
 Products with Hessians give the largest eigenvalue of H, the spectrum that g sees (Lanczos), and how much noise and
-differences add to the loss, sum_k p_k E z_k' H z_k and sum_k p_k d_k' H d_k, from sums with random signs. How far agents
-drift apart is seen on their paths: exact local steps y_k, with and without control variates, give what the loss falls by
-with everybody, and sum_k p_k m_k' H m_k of what sets single agents' changes apart from their mean.
+differences add to the loss, sum_k p_k E z_k' H z_k and sum_k p_k d_k' H d_k, from sums with random signs. How far
+agents drift apart is seen on their paths: exact local steps, with and without control variates, give by how much the
+loss falls with everybody, and sum_k p_k m_k' H m_k of what sets single agents' changes apart from their mean.
 """
 
 from __future__ import annotations
