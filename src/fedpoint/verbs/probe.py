@@ -33,8 +33,9 @@ def probe(
     """Measure gradient noise, heterogeneity and curvature along the first rounds of a run, and predict from them which
     local steps and participants stop paying, and whether SCAFFOLD would help.
 
-    It takes about two hundred passes over the data of at most 64 agents at each of three models, and works where `fp.forecast` does
-    not: on networks, and on modules of PyTorch, whose products with Hessians are differences of gradients.
+    It takes about two hundred passes over the data of at most 64 agents at each of three models, and works where
+    `fp.forecast` does not: for neural networks, and for modules of PyTorch, whose products with Hessians are differences
+    of gradients.
 
     Args:
         algorithm: a method with a local step, for instance `fp.FedAvg(step=0.1, local_steps=5)`; or an experiment.
