@@ -34,8 +34,8 @@ def probe(
     local steps and participants stop paying, and whether SCAFFOLD would help.
 
     It takes about two hundred passes over the data of at most 64 agents at each of three models, and works where
-    `fp.forecast` does not: for neural networks, and for modules of PyTorch, whose products with Hessians are differences
-    of gradients.
+    `fp.forecast` does not: for neural networks, and for modules of PyTorch, whose products with Hessians are
+    differences of gradients.
 
     Args:
         algorithm: a method with a local step, for instance `fp.FedAvg(step=0.1, local_steps=5)`; or an experiment.
