@@ -96,10 +96,21 @@ def measure(oracle: Oracle, at: Asked, model: Model, step: float, samples: int, 
     flat = {name: np.asarray(value, float) for name, value in found.items()}
     curvatures, parts = _spectrum(flat.pop("diagonal"), flat.pop("beside"))
     largest = _spectrum(flat.pop("top_diagonal"), flat.pop("top_beside"))[0].max()
-    paths = {name: flat.pop(name) for name in ("falls", "falls_with_controls", "apart")}
-    numbers = {name: float(value) for name, value in flat.items()}
-    largest = float(max(largest, curvatures.max()))
-    return Point(curvatures=curvatures, parts=parts, largest=largest, **numbers, **paths)
+    return Point(
+        float(flat["square"]),
+        float(flat["noise"]),
+        float(flat["heterogeneity"]),
+        float(max(largest, curvatures.max())),
+        curvatures,
+        parts,
+        float(flat["noise_curvature"]),
+        float(flat["spread_curvature"]),
+        float(flat["drift"]),
+        float(flat["drift_square"]),
+        flat["falls"],
+        flat["falls_with_controls"],
+        flat["apart"],
+    )
 
 
 def _spectrum(diagonal: np.ndarray, beside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
