@@ -212,7 +212,8 @@ def found(one: Sized, step: float, f: fp.Forecast, rounds: int, options: dict) -
     r = fp.run(one.method(step), one.problem, 2 * rounds, record_every=max(rounds // 10, 1), seed=1, **run)
     leaves = [np.asarray(a, float) for a in jax.tree.leaves(r.history)]
     models = np.concatenate([a.reshape(*a.shape[:2], -1) for a in leaves], axis=2)[:, np.asarray(r.rounds) >= rounds]
-    return spent, ((models - f.gauge.target) ** 2).sum(2).mean(1)
+    aim = f.optimum if f.optimum is not None else f.setting.flatten(f.limit)
+    return spent, ((models - aim) ** 2).sum(2).mean(1)
 
 
 def size(name: str) -> str:

@@ -275,15 +275,12 @@ class Bundle:
     def squares(self, kernels: list[Kernel], rounds: int) -> list[np.ndarray]:
         """(rounds,) for each kernel: E|R J^t q|^2 for t = 0, 1, ..."""
         powers, gram, _ = self._followed
-        seen = [space.squares(Q, rounds) for space, Q in zip(self.spaces, self._other_halves(), strict=True)]
-        left = np.maximum(powers.squares(gram, rounds).mean(0) - np.mean(seen, axis=0), 0.0)
+        own = zip(self.spaces, self._other_halves(), range(len(self.spaces)), strict=True)
+        found = [space.squares([Q, *(kernel.inside[i] for kernel in kernels)], rounds) for space, Q, i in own]
+        seen, inside = np.mean([each[0] for each in found], axis=0), np.mean([each[1:] for each in found], axis=0)
+        left = np.maximum(powers.squares(gram, rounds).mean(0) - seen, 0.0)
         rest = left / max(self.kernel.rest, 1e-300)
-
-        def of(kernel: Kernel) -> np.ndarray:
-            each = [space.squares(Q, rounds) for space, Q in zip(self.spaces, kernel.inside, strict=True)]
-            return np.mean(each, axis=0) + kernel.rest * rest
-
-        return [of(kernel) for kernel in kernels]
+        return [each + kernel.rest * rest for each, kernel in zip(inside, kernels, strict=True)]
 
     def _other_halves(self) -> list[np.ndarray]:
         """(r, r) for each space: the covariance in it of the columns that did not make it."""
@@ -319,14 +316,13 @@ class Shared(NamedTuple):
     def trace(self, Q: np.ndarray) -> float:
         return float((self.W * Q).sum())
 
-    def squares(self, Q: np.ndarray, rounds: int) -> np.ndarray:
-        """(rounds,): tr R J^t V' Q V J'^t R' for t = 0, 1, ..."""
-        values, axes = np.linalg.eigh(Q)
-        kept = values > 1e-6 * max(float(values.max(initial=0.0)), 1e-300)
-        y, out = (axes[:, kept] * np.sqrt(values[kept])).T, np.zeros(rounds)
+    def squares(self, covariances: list[np.ndarray], rounds: int) -> np.ndarray:
+        """(covariances, rounds): tr R J^t V' Q V J'^t R' for t = 0, 1, ..., for each Q."""
+        every, seen = np.stack(covariances).reshape(len(covariances), -1), self.gram
+        out = np.empty((len(covariances), rounds))
         for t in range(rounds):
-            out[t] = float(((y @ self.gram) * y).sum())
-            y = y @ self.H
+            out[:, t] = every @ seen.ravel()
+            seen = self.H @ seen @ self.H.T
         return out
 
 

@@ -95,8 +95,9 @@ def mean_rate(setting: Setting, x: np.ndarray, start: np.ndarray | None = None, 
     """
     if setting.size <= LARGE:
         return rate_of(setting.matrix(x))
-    product = setting.slope(x)
-    space = Krylov(product, any_deviation(setting, x) if start is None else start, rounding=1e-10)
+    rough = start is not None and setting.m0.size == 0  # nothing is conserved
+    product = setting.slope(x, rough)
+    space = Krylov(product, any_deviation(setting, x) if start is None else start, rounding=1e-6 if rough else 1e-10)
     while True:
         space.extend(space.steps + 10)
         top = _largest(space.ritz(), 1e-7)  # the root of rounding, where an eigenvalue 1 lacks an eigenvector
