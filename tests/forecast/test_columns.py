@@ -130,9 +130,9 @@ def enumerated(f, count):
 
 def one_round(setting, numbers, x):
     from fedpoint.core.precision import double
-    from fedpoint.theory.operator import _step
+    from fedpoint.theory.round_maps import step
 
-    return np.asarray(double(_step)(setting.space, numbers, x, np.int32(0)))
+    return np.asarray(double(step)(setting.space, numbers, x, np.int32(0)))
 
 
 def test_columns_of_participation_are_those_of_all_subsets():

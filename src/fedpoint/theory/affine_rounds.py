@@ -29,9 +29,10 @@ from fedpoint.theory.alike import ROUNDING, Table, congruence, congruences
 from fedpoint.theory.expected_round import Numbers, trace_steps
 from fedpoint.theory.moments import HubMap, hub_map, settling, work_of
 from fedpoint.theory.noise import LocalNoise, Loop, Luck, Point, linearised_probes, tabulated
-from fedpoint.theory.operator import Setting, models_at
+from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law
 from fedpoint.theory.powers import Squarings
+from fedpoint.theory.round_maps import models_at
 from fedpoint.theory.space import Space
 from fedpoint.timing.base import Moments
 

@@ -24,9 +24,10 @@ from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.precision import double
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.noise_columns import Noise
-from fedpoint.theory.operator import ROUGH, Setting, expected_slope
+from fedpoint.theory.operator import ROUGH, Setting
 from fedpoint.theory.outlook import Gauge
 from fedpoint.theory.powers import Apply, Measure, Powers, doubled, summed_directly
+from fedpoint.theory.round_maps import expected_slope
 from fedpoint.theory.space import Space
 from fedpoint.theory.steady import any_deviation, mean_rate
 

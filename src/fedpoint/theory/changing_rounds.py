@@ -18,8 +18,9 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.moments import Moving, Spread, linearise, move, spread_of
-from fedpoint.theory.operator import Setting, models_at
+from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law
+from fedpoint.theory.round_maps import models_at
 from fedpoint.theory.space import Space
 
 LARGEST = 200  # numbers of a state, up to which its covariance is followed

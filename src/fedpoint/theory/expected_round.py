@@ -26,7 +26,7 @@ from fedpoint.core.algorithm import Algorithm, owner_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
-from fedpoint.core.random import NO_LUCK, Row, Stream
+from fedpoint.core.random import NO_LUCK, Key, Row, Stream
 from fedpoint.core.record import one_agent, with_leaves
 from fedpoint.core.steps import Stragglers, chances_of_steps
 from fedpoint.core.steps import most_steps as most_of
@@ -79,6 +79,18 @@ def draws_of(algorithm: Algorithm, symmetric: bool) -> Draws:
         each, counts = zip(*chances_of_steps(algorithm.local_steps, 1), strict=True)
         late = Chances(jnp.array(each), jnp.asarray(np.concatenate(counts), jnp.int32))
     return Draws(Drawn(told is not None, straggles), hub, late)
+
+
+def check_say(algorithm: Algorithm, model: Model) -> None:
+    """Refuse a hub that draws and does not tell what."""
+    hub = algorithm.init(model)[0]
+    drawn = [[np.asarray(a) for a in jax.tree.leaves(algorithm.say(hub, Key.of(seed).row()))] for seed in (1, 2, 3)]
+    for other in drawn[1:]:
+        if any((a != b).any() for a, b in zip(drawn[0], other, strict=True)):
+            raise FedpointError(
+                f"{type(algorithm).__name__}: its hub draws random numbers (say), and does not tell their chances: "
+                "give it the methods `outcomes` and `given`, as Scaffnew has"
+            )
 
 
 def decided(algorithm: Algorithm, count: Number) -> Algorithm:

@@ -7,43 +7,33 @@ what the agent hears next (`settle`). One expected round is a map F(u, m). Nodes
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
 
 from fedpoint.core.algorithm import Algorithm
-from fedpoint.core.compiling import fairly_quickly, quickly
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.inbox import Inbox
 from fedpoint.core.precision import double
-from fedpoint.core.random import Key
-from fedpoint.core.types import Model, Number, State
+from fedpoint.core.types import Model
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.layout import Layout
 from fedpoint.engine.session import cast
 from fedpoint.engine.state import Inputs
 from fedpoint.experiment.bound import Bound
-from fedpoint.graphs.topology import Begun, Topology
-from fedpoint.graphs.wiring import Wires
-from fedpoint.problems.base import Mine, per_agent
 from fedpoint.problems.rows import BLOCK
+from fedpoint.theory import round_maps as maps
 from fedpoint.theory.expected_round import (
-    Cases,
     Numbers,
     arriving,
+    check_say,
     draws_of,
     draws_own,
-    expected,
     lossy,
-    memories,
     most_steps,
-    read_models,
     rows,
-    start_at,
     template,
     trace_steps,
 )
@@ -87,7 +77,7 @@ class Setting:
         one = cast(self.algorithm if self.own_kind else trace_steps(self.algorithm), float)
         self.settles = _settles(one, model)
         self._check()
-        _check_say(one.given(draws.hub[1][0]) if draws.drawn.hub else one, model)
+        check_say(one.given(draws.hub[1][0]) if draws.drawn.hub else one, model)
         layout = Layout(
             self.oracle, self.agents, self.agents, True, None, 1, self.large(exact=True), False, 1, self.topology
         )
@@ -95,7 +85,7 @@ class Setting:
         self.space = Space(
             layout, kept_leaves(one, model), most, self._alike(), self.settles, not self.exact, self._ragged()
         )
-        begun = _begin(self.topology, one, models, fresh.wires, self.agents)
+        begun = maps.begin(self.topology, one, models, fresh.wires, self.agents)
         m = self.moments
         inputs = Inputs(
             one,
@@ -115,7 +105,7 @@ class Setting:
                 jnp.asarray(m.mean),
                 jnp.asarray(m.heard),
                 jnp.asarray(m.merge),
-                _cases(np.ones(1), m.mean[None], m.heard[None]),
+                maps.cases(np.ones(1), m.mean[None], m.heard[None]),
                 model,
                 begun.hub,
                 begun.mail,
@@ -128,7 +118,7 @@ class Setting:
         self.m0 = np.asarray(rows(self.space, one, begun.hub, begun.memory, self.agents))
         self.lineups = None if merges_linearly else self._find_lineups()
         if self.lineups is not None:
-            self.numbers = self.numbers._replace(cases=_cases(*self.lineups[:3]))
+            self.numbers = self.numbers._replace(cases=maps.cases(*self.lineups[:3]))
 
     def _check(self) -> None:
         """What has no expected round."""
@@ -344,7 +334,7 @@ class Setting:
         size = size_of(template(self.space, self.numbers)[0])
         centre, move = np.random.default_rng(0).normal(size=(2, 2 * size + 2))
         points = np.stack([centre - move, centre, centre + move])
-        low, middle, high = np.asarray(_merges(self.space, self.numbers, points))
+        low, middle, high = np.asarray(maps.merges(self.space, self.numbers, points))
         return bool(np.abs(low + high - 2 * middle).max() <= 1e-9)
 
     def _find_lineups(self) -> Lineups | None:
@@ -353,10 +343,11 @@ class Setting:
         if self.topology.by_node or self.timing.everyone or self.adaptive or linear:
             return None
         found = self.timing.lineups(self.problem.weights)
-        x, each = self.origin + np.random.default_rng(0).normal(size=self.size), _cases(*found[:3])
-        mean = _cases(np.ones(1), *((found.chance @ a)[None] for a in (found.weight, found.heard)))
+        x, each = self.origin + np.random.default_rng(0).normal(size=self.size), maps.cases(*found[:3])
+        mean = maps.cases(np.ones(1), *((found.chance @ a)[None] for a in (found.weight, found.heard)))
         apart, together = (
-            np.asarray(_step(self.space, self.numbers._replace(cases=cases), x, jnp.int32(0))) for cases in (each, mean)
+            np.asarray(maps.step(self.space, self.numbers._replace(cases=cases), x, jnp.int32(0)))
+            for cases in (each, mean)
         )
         if np.isfinite(together).all() and not np.isfinite(apart).all():
             raise FedpointError(
@@ -371,7 +362,7 @@ class Setting:
         """(n, n): the covariance of F(x) that is left where lineups are a sample; None where they are all."""
         if self.lineups is None or not self.lineups.drawn:
             return None
-        each = np.asarray(_by_case(self.space, self.numbers, x))
+        each = np.asarray(maps.by_case(self.space, self.numbers, x))
         known = np.concatenate([np.ones((len(each), 1)), self.lineups.weight, self.lineups.heard], axis=1)
         rest = each - known @ np.linalg.lstsq(known, each, rcond=1e-9)[0]  # linear parts are exact
         return rest.T @ rest / len(rest) ** 2
@@ -379,7 +370,7 @@ class Setting:
     @double
     def step(self, x: np.ndarray, round: int = 0, rough: bool = False) -> np.ndarray:
         """F(x); rough: in single precision where models are large."""
-        program, numbers = _step_with_care if self.dear else _step, self.rough if rough else self.numbers
+        program, numbers = maps.step_with_care if self.dear else maps.step, self.rough if rough else self.numbers
         return np.asarray(program(self.space, numbers, x, jnp.int32(round)))
 
     def slope(self, x: np.ndarray, rough: bool = False) -> Callable[[np.ndarray], np.ndarray]:
@@ -387,7 +378,7 @@ class Setting:
         if self.size <= DENSE:  # the rate needs the matrix anyway: one program less
             M = self.matrix(x)
             return lambda v: M @ v
-        program = _slope_with_care if self.dear else _slope
+        program = maps.slope_with_care if self.dear else maps.slope
         numbers = self.rough if rough else self.numbers
         return double(lambda v: np.asarray(program(self.space, numbers, x, v)))
 
@@ -396,13 +387,13 @@ class Setting:
         """F'(x), dense; the last one is kept."""
         x = np.asarray(x)
         if self._last is None or not np.array_equal(self._last[0], x):
-            self._last = x.copy(), np.asarray(_matrix(self.space, self.numbers, x))
+            self._last = x.copy(), np.asarray(maps.matrix(self.space, self.numbers, x))
         return self._last[1]
 
     @double
     def travel(self, x: np.ndarray, rounds: int, first: int = 0) -> np.ndarray:
         """The state after so many expected rounds."""
-        return np.asarray(_travel(self.space, self.numbers, x, jnp.int32(first), jnp.int32(rounds)))
+        return np.asarray(maps.travel(self.space, self.numbers, x, jnp.int32(first), jnp.int32(rounds)))
 
     def path(self, x: np.ndarray, rounds: int) -> np.ndarray:
         """(rounds + 1, d): the model along the expected path from x."""
@@ -416,20 +407,20 @@ class Setting:
     @double
     def stretch(self, x: np.ndarray, first: int, rounds: int) -> tuple[np.ndarray, np.ndarray]:
         """(rounds, d): the model after each of the next rounds, and the state after them; compiled for their number."""
-        models, x = _path(self.space, self.numbers, x, jnp.int32(first), rounds)
+        models, x = maps.path(self.space, self.numbers, x, jnp.int32(first), rounds)
         return np.asarray(models), np.asarray(x)
 
     @double
     def read(self, x: np.ndarray) -> np.ndarray:
         """The model in a state, flattened; those of all nodes, one after the other."""
-        return np.asarray(_read(self.space, self.numbers, x))
+        return np.asarray(maps.read(self.space, self.numbers, x))
 
     @double
     def at(self, models: Model) -> np.ndarray:
         """The state in which a run begins that starts from these models."""
         n = self.numbers
         like = wrap(jax.tree.map(lambda a: jnp.asarray(a, float), models))
-        begun = _begin(self.topology, n.algorithm, like, n.inputs.wires, self.agents)
+        begun = maps.begin(self.topology, n.algorithm, like, n.inputs.wires, self.agents)
         m = rows(self.space, n.algorithm, begun.hub, begun.memory, self.agents)
         return np.concatenate([np.asarray(flat(begun.hub)), np.asarray(m).ravel()])
 
@@ -444,30 +435,30 @@ class Setting:
     @double
     def curved(self, w: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Rows times the slope of the aggregate field at a flattened model."""
-        return np.asarray(_curved(self.space, self.numbers, w, rows))
+        return np.asarray(maps.curved(self.space, self.numbers, w, rows))
 
     @double
     def curvature(self, w: np.ndarray) -> np.ndarray:
         """(d, d): the slope of the aggregate field sum_k p_k g_k at a flattened model."""
-        return np.asarray(_curvature(self.space, self.numbers, w))
+        return np.asarray(maps.curvature(self.space, self.numbers, w))
 
     @cached_property
     @double
     def reading(self) -> np.ndarray:
         """(d, n): the models are this times the state's floats."""
-        return np.asarray(_reading(self.space, self.numbers, self.origin))
+        return np.asarray(maps.reading(self.space, self.numbers, self.origin))
 
     @double
     def reading_at(self, x: np.ndarray) -> np.ndarray:
         """(d, n): the derivative of the models by the state, at a state; another one elsewhere only where a model is a
         ratio, as in push-sum."""
-        return self.reading if self._selection is not None else np.asarray(_reading(self.space, self.numbers, x))
+        return self.reading if self._selection is not None else np.asarray(maps.reading(self.space, self.numbers, x))
 
     @double
     def reads(self, states: np.ndarray) -> np.ndarray:
         """(m, d): the models in states (m, n)."""
         at = self._selection
-        return np.asarray(_reads(self.space, self.numbers, states)) if at is None else states[:, at]
+        return np.asarray(maps.reads(self.space, self.numbers, states)) if at is None else states[:, at]
 
     @cached_property
     def _selection(self) -> np.ndarray | None:
@@ -492,146 +483,8 @@ class Setting:
         return np.concatenate([np.ravel(np.asarray(a, float)) for a in jax.tree.leaves(model)])
 
 
-@partial(jax.jit, static_argnums=(0, 4))
-def _compiled_begin(topology: Topology, algorithm: Algorithm, models: Model, wires: Wires, agents: int) -> Begun:
-    return topology.begin(algorithm, models, wires, agents)
-
-
-def _begin(topology: Topology, algorithm: Algorithm, models: Model, wires: Wires, agents: int) -> Begun:
-    """What hubs and agents start from; compiled where every node has to hear its neighbours for that."""
-    if topology.by_node:
-        return _compiled_begin(topology, algorithm, models, wires, agents)
-    return topology.begin(algorithm, models, wires, agents)
-
-
-def _cases(chance: np.ndarray, weight: np.ndarray, heard: np.ndarray) -> Cases:
-    return Cases(jnp.asarray(chance), jnp.asarray(weight), jnp.asarray(heard))
-
-
 def _settles(algorithm: Algorithm, model: Model) -> bool:
     """Whether memories are completed by the merged model, at any depth: the default hands back what it is given."""
     hub, memory = algorithm.init(model)
     pairs = zip(jax.tree.leaves(algorithm.settle(hub, memory)), jax.tree.leaves(memory), strict=True)
     return any(after is not before for after, before in pairs)
-
-
-def _check_say(algorithm: Algorithm, model: Model) -> None:
-    """Refuse a hub that draws and does not tell what."""
-    hub = algorithm.init(model)[0]
-    drawn = [[np.asarray(a) for a in jax.tree.leaves(algorithm.say(hub, Key.of(seed).row()))] for seed in (1, 2, 3)]
-    for other in drawn[1:]:
-        if any((a != b).any() for a, b in zip(drawn[0], other, strict=True)):
-            raise FedpointError(
-                f"{type(algorithm).__name__}: its hub draws random numbers (say), and does not tell their chances: "
-                "give it the methods `outcomes` and `given`, as Scaffnew has"
-            )
-
-
-def expected_state(space: Space, numbers: Numbers, x: Array, round: Number = 0) -> Array:
-    """F(x)."""
-    x = jnp.asarray(x).astype(numbers.p.dtype)
-    hub, m = expected(space, numbers, *start_at(numbers, x, round), round)
-    return jnp.concatenate([flat(hub), m.ravel()])
-
-
-_step = quickly(expected_state, static_argnums=0)
-_step_with_care = jax.jit(expected_state, static_argnums=0)
-
-
-@partial(quickly, static_argnums=0)
-def _by_case(space: Space, numbers: Numbers, x: Array) -> Array:
-    def one(case: Cases) -> Array:
-        return expected_state(space, numbers._replace(cases=jax.tree.map(lambda a: a[None], case)), x)
-
-    return jax.vmap(one)(numbers.cases)
-
-
-def expected_slope(space: Space, numbers: Numbers, x: Array, v: Array) -> Array:
-    """F'(x) v."""
-    x, v = (jnp.asarray(a).astype(numbers.p.dtype) for a in (x, v))  # tangents have the type of what they move
-    return jax.jvp(lambda x: expected_state(space, numbers, x), (x,), (v,))[1]
-
-
-_slope = quickly(expected_slope, static_argnums=0)
-_slope_with_care = jax.jit(expected_slope, static_argnums=0)
-
-
-@partial(quickly, static_argnums=0)
-def _matrix(space: Space, numbers: Numbers, x: Array) -> Array:
-    return jax.jacfwd(lambda x: expected_state(space, numbers, x))(x)
-
-
-@partial(fairly_quickly, static_argnums=0)
-def _travel(space: Space, numbers: Numbers, x: Array, first: Array, rounds: Array) -> Array:
-    def go(i: Array, state: tuple[State, Array]) -> tuple[State, Array]:
-        return expected(space, numbers, state[0], state[1], first + i)
-
-    hub, m = lax.fori_loop(0, rounds, go, start_at(numbers, x, first))
-    return jnp.concatenate([flat(hub), m.ravel()])
-
-
-@partial(fairly_quickly, static_argnums=(0, 4))
-def _path(space: Space, numbers: Numbers, x: Array, first: Array, rounds: int) -> tuple[Array, Array]:
-    def go(state: tuple[State, Array], round: Array) -> tuple[tuple[State, Array], Array]:
-        hub, m = expected(space, numbers, state[0], state[1], round)
-        memory = memories(space, numbers, hub, m)
-        return (hub, m), read_models(space, numbers.algorithm, hub, memory)
-
-    (hub, m), models = lax.scan(go, start_at(numbers, x, first), first + jnp.arange(rounds))
-    return models, jnp.concatenate([flat(hub), m.ravel()])
-
-
-def models_at(space: Space, numbers: Numbers, x: Array) -> Array:
-    """The models in a state, flattened."""
-    hub, m = start_at(numbers, x, 0)
-    return read_models(space, numbers.algorithm, hub, memories(space, numbers, hub, m))
-
-
-_read = quickly(models_at, static_argnums=0)
-
-
-@partial(quickly, static_argnums=0)
-def _reading(space: Space, numbers: Numbers, x: Array) -> Array:
-    return jax.jacrev(lambda x: models_at(space, numbers, x))(x)
-
-
-@partial(quickly, static_argnums=0)
-def _reads(space: Space, numbers: Numbers, states: Array) -> Array:
-    return jax.vmap(lambda x: models_at(space, numbers, x))(states)
-
-
-@partial(quickly, static_argnums=0)
-def _merges(space: Space, numbers: Numbers, points: Array) -> Array:
-    """The hub's merge of what it hears: mean and total of a message, mass and weight."""
-    message, _ = template(space, numbers)
-    size = size_of(message)
-
-    def merge(v: Array) -> Array:
-        mean, total = fill(message, v[:size]), fill(message, v[size : 2 * size])
-        return flat(numbers.algorithm.combine(numbers.hub, Inbox(mean, total, 1 + 0.1 * v[-2], 1 + 0.1 * v[-1])))
-
-    return jax.vmap(merge)(points)
-
-
-def _aggregate(space: Space, numbers: Numbers) -> Callable[[Array], Array]:
-    """sum_k p_k g_k, of flattened models."""
-
-    def field(w: Array) -> Array:
-        model, common = unwrap(fill(numbers.model, w)), numbers.inputs.common
-
-        def one(own: Model) -> Array:
-            return flat(space.oracle.mean_field(Mine(own, common), model))
-
-        return numbers.p @ per_agent(one, numbers.inputs.own)
-
-    return field
-
-
-@partial(quickly, static_argnums=0)
-def _curvature(space: Space, numbers: Numbers, w: Array) -> Array:
-    return jax.jacfwd(_aggregate(space, numbers))(w)
-
-
-@partial(quickly, static_argnums=0)
-def _curved(space: Space, numbers: Numbers, w: Array, rows: Array) -> Array:
-    return lax.map(lambda v: jax.jvp(_aggregate(space, numbers), (w,), (v,))[1], rows)
