@@ -79,3 +79,20 @@ def test_scaffold_of_a_hundred_agents():
     run = fp.run(algorithm, problem, 1200, participation=10, seed=3, repeats=24)
     tail = run.error[:, 600:].mean(1)
     assert abs(tail.mean() - f.curve(1200)[600:].mean()) < 5 * tail.std(ddof=1) / math.sqrt(24)
+
+
+def test_the_search_for_a_fixed_point_ends_with_advice(monkeypatch):
+    """From 2 on a double well whose minima are at 1 and -1; of a few products it finds neither."""
+
+    def loss(w, batch):
+        return ((w**2 - 1) ** 2).sum() + 0 * batch[0].sum()
+
+    problem = fp.problems.Loss(loss, np.zeros(3), (np.ones((4, 1)),), groups=np.arange(4) % 2)
+    begun = {"start": np.array([2.0, -2.0, 1.5]), "around": np.array([2.0, -2.0, 1.5])}
+    np.testing.assert_allclose(fp.forecast(fp.FedAvg(0.01, 2), problem, **begun).limit, [1.0, -1.0, 1.0], atol=1e-9)
+    monkeypatch.setattr("fedpoint.theory.strides.WORK", 0)
+    monkeypatch.setattr("fedpoint.theory.strides.FEWEST", 4)
+    lost = fp.forecast(fp.FedAvg(0.01, 2), problem, **begun)
+    assert lost.limit is None and not lost.diverges
+    assert "no fixed point was found" in lost.reason
+    assert "Begin nearer to one: give start= and around= a longer run's model" in str(lost)

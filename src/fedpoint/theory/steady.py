@@ -55,11 +55,13 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
             enough = 1e-14 * max(np.abs(x).max(), first)  # in the problem's own units, whatever they are
             if size <= 10 * enough:
                 return x
+            if left <= 0:
+                break
             with np.errstate(all="ignore"):
                 r = setting.step(x) - x
                 accuracy = max(1e-12, min(0.01, enough / size))  # not below rounding
                 largest = max(200, min(2 * setting.size, 600))
-                step, _, space = solve(setting.slope(x), r, accuracy, most=min(largest, max(left, 1)))
+                step, _, space = solve(setting.slope(x), r, accuracy, most=min(largest, left))
                 left -= space.steps
                 better = x + step
                 after = _residual(setting, better)
@@ -68,7 +70,7 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
             x, size = better, after
         if size <= 1e-9 * (1 + np.abs(x).max()):  # as far as rounding allows
             return x
-        if travelled >= most or left <= 0:
+        if travelled >= most or (travelled and left <= 0):
             nearer = (
                 "" if setting.problem.convex else ". Begin nearer to one: give start= and around= a longer run's model"
             )
