@@ -17,7 +17,7 @@ no() { if on "$@" 2>&1; then echo "this should have been refused" >&2; exit 1; f
 start() { # WHO COMMAND...: in the background
   local who=$1; shift
   printf '%s$ fedpoint federate %s &\n' "$who" "$*"
-  inside "$who" fedpoint federate "$@" >>"$who.log" 2>&1 &
+  (exec ip netns exec "fp-$who" fedpoint federate "$@") >>"$who.log" 2>&1 & # exec: its number is that of the command
   running[$who]=$!
 }
 halt() { kill -TERM "${running[$1]}" 2>/dev/null || true; wait "${running[$1]}" 2>/dev/null || true; unset "running[$1]"; }
@@ -25,7 +25,10 @@ until_file() { for _ in $(seq 600); do [ -e "$1" ] && return; sleep 1; done; ech
 until_said() { for _ in $(seq 600); do grep -q "$2" "$1" && return; sleep 1; done; echo "waited in vain: $2" >&2; exit 1; }
 tidy() {
   for who in "${!running[@]}"; do halt "$who"; done
-  for who in "${parties[@]}"; do ip netns del "fp-$who" 2>/dev/null || true; done
+  for who in "${parties[@]}"; do
+    ip netns pids "fp-$who" 2>/dev/null | xargs -r kill || true
+    ip netns del "fp-$who" 2>/dev/null || true
+  done
   ip link del fp-bridge 2>/dev/null || true
 }
 trap tidy EXIT
