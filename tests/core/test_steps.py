@@ -94,3 +94,17 @@ def test_a_stream_has_no_epoch():
     lab = fp.problems.LinearStream.sample(agents=2, dim=2)
     with pytest.raises(fp.FedpointError, match="a stream has no epoch"):
         fp.run(fp.FedAvg(0.1, local_steps=fp.steps.Epochs(1), normalise=True), lab, rounds=1)
+
+
+def test_a_schedule_of_rounds():
+    """On a quadratic with curvature 1 and one agent, w_R = w_0 times the product over rounds of (1 - s_r)^E."""
+    cosine = optax.cosine_decay_schedule(0.5, decay_steps=8)
+    quad = fp.problems.Quadratic([1.0], [[0.0]])
+    step = fp.steps.ByRound(fp.steps.Scheduled(cosine), 3)
+    done = fp.run(fp.FedAvg(step=step, local_steps=3), quad, 6, start=np.ones(1))
+    shrunk = np.prod([(1 - float(cosine(r))) ** 3 for r in range(6)])
+    np.testing.assert_allclose(done.model[0], shrunk, rtol=1e-6)
+    with pytest.raises(fp.FedpointError, match=r"is a function: write fp\.steps\.Scheduled"):
+        fp.FedAvg(step=cosine)
+    with pytest.raises(fp.FedpointError, match="at least 1"):
+        fp.steps.ByRound(fp.steps.Exponential(0.1, 0.9), 0)

@@ -137,6 +137,11 @@ def check_value(owner: str, name: str, value: Setting, rule: Mapping[str, Settin
         if not rule.get("scheduled", True):
             raise FedpointError(f"{where} must be a number: this method has no schedule of steps, got {value}")
         return value
+    if callable(value) and rule.get("scheduled"):
+        raise FedpointError(
+            f"{where} is a function: write fp.steps.Scheduled(function) for a schedule of gradient steps, and "
+            "fp.steps.ByRound(fp.steps.Scheduled(function), local_steps) for one of rounds"
+        )
     array = floats(value)
     if isinstance(value, bool) or np.isnan(array).any() or not array.size:
         raise FedpointError(f"{where} must be a number, got {value!r}")

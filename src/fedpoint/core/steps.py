@@ -105,6 +105,31 @@ class Scheduled(StepSchedule):
         return self.function(t)
 
 
+class ByRound(StepSchedule):
+    """A schedule of rounds: all local steps of a round are as long as `schedule` says for its number.
+
+    Args:
+        schedule: any schedule, whose t counts rounds then.
+        local_steps: those of the method, the same for all agents.
+
+    >>> import optax
+    >>> cosine = Scheduled(optax.cosine_decay_schedule(0.1, decay_steps=100))
+    >>> by_round = ByRound(cosine, local_steps=5)
+    >>> bool(by_round.value(251) == cosine.value(50))
+    True
+    """
+
+    schedule: StepSchedule
+    local_steps: int
+
+    def value(self, t: Number) -> Number:
+        return self.schedule.value(t // self.local_steps)
+
+    def check(self) -> None:
+        if self.local_steps < 1:
+            raise FedpointError(f"ByRound needs local_steps of at least 1, got {self.local_steps}")
+
+
 class Scaled(StepSchedule):
     """`factor` times another schedule.
 
