@@ -294,8 +294,11 @@ class Work:
 
 
 def _tensor_of(array: Data) -> Tensor:
-    """A tensor on the array's own memory."""
-    return torch.from_dlpack(array) if isinstance(array, jax.Array) else torch.from_numpy(np.asarray(array))
+    """A tensor on the array's own memory; of a record, which nobody may write to, a copy."""
+    if isinstance(array, jax.Array):
+        return torch.from_dlpack(array)
+    array = np.asarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _numpy(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
