@@ -68,6 +68,7 @@ NOT_HERE = {  # what experiments have and studies do not
     "evaluation": "sites evaluate at the end of a study: leave it out",
     "metrics": "nobody sees the whole state of a study: leave it out",
     "start": "a study starts from the problem's own model: leave it out",
+    "memories": "each site keeps what it remembers in its own records: leave it out",
 }
 NAME = re.compile(r"[a-z][a-z0-9-]{0,62}")
 RowCounts = int | Sequence[int] | np.ndarray | None  # one for all, or each its own
@@ -308,7 +309,8 @@ def parse(content: Mapping[str, Plain], source: str = "study", text: str = "", b
     if wrong or terms is None:
         raise Mistakes(source, wrong, text)
     network = _without_file(rest.get("network"), made[0].experiment)
-    whole: dict[str, Plain] = {**made.content, **network, **terms.model_dump(exclude_none=True), "problem": table}
+    said = {name: value for name, value in made.content.items() if name not in NOT_HERE}
+    whole: dict[str, Plain] = {**said, **network, **terms.model_dump(exclude_none=True), "problem": table}
     whole["sites"] = [*sorted(terms.sites)]
     return Study(whole)
 
