@@ -44,6 +44,7 @@ from odd_objects import (
     predictor,
     price,
     private_experiment,
+    probe,
     proof,
     quad,
     ring,
@@ -325,6 +326,10 @@ def verbs() -> Table:
             fp.price,
             {"algorithm": fp.FedAvg(step=0.5), "problem": quad(), "channels": [None], "rounds": 2, "runs": 0},
         ),
+        "fp.probe": lambda: (
+            fp.probe,
+            {"algorithm": fp.FedAvg(step=0.05), "problem": squares(), "rounds": 1, "samples": 1},
+        ),
         "fp.correlated": lambda: (
             fp.correlated,
             {
@@ -437,6 +442,7 @@ def results() -> Table:
         "Sweep": (sweep, {"measured": {"name": "error"}}),
         "Plan": (plan, {"run": {"top": 1, "repeats": 2}}),
         "Price": (price, {"plot": {"against": "bytes"}, "rows": {}, "table": {}, "to_dict": {}}),
+        "Probe": (probe, {"gain": {"local_steps": 5, "participants": 1, "scaffold": False, "at": 0}, "to_dict": {}}),
         "Proof": (proof, {"text": {}, "to_dict": {}}),
         "Claim": (lambda: proof()["contraction"], {"said": {}, "to_dict": {}}),
         "Offer": (lambda: price().offers[0], {"to_dict": {}}),

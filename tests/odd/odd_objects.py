@@ -215,6 +215,11 @@ def proof():
 
 
 @cache
+def probe():
+    return fp.probe(fp.FedAvg(step=0.05), squares(), rounds=1, samples=1)
+
+
+@cache
 def price():
     return fp.price(fp.FedAvg(step=0.5), quad(), channels=[None], rounds=2, runs=0)
 
