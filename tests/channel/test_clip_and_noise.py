@@ -147,7 +147,7 @@ REFUSED = {
     "no clip": ([Gaussian(1.0)], {}, "Gaussian needs a clip before it"),
     "alone": (Gaussian(1.0), {}, "Gaussian needs a clip before it"),
     "noise first": ([Clip(1.0), Gaussian(1.0), Clip(1.0)], {}, "Clip stands after Gaussian"),
-    "twice": ([Clip(1.0), Gaussian(1.0), Gaussian(1.0)], {}, "stands twice"),
+    "twice": ([Clip(1.0), Gaussian(1.0), Gaussian(1.0)], {}, "appears twice"),
     "noise alone before": ([Gaussian(1.0), Clip(1.0)], {}, "Now it stands behind the noise"),
     "weights that vary": ([Clip(1.0), Gaussian(1.0)], {"participation": fp.ByWeight(2)}, "depends on who else"),
     "a network": ([Clip(1.0), Gaussian(1.0)], {"network": fp.Network.ring(4)}, 'use fp.channel.Gaussian(..., at="age'),
@@ -162,7 +162,7 @@ REFUSED = {
         {},
         "FixedPoint carries numbers up to 1.003",
     ),
-    "one's own": ([Clip(1.0), Doubled(), Gaussian(1.0)], {}, "nothing bounds how long it may make a message"),
+    "one's own": ([Clip(1.0), Doubled(), Gaussian(1.0)], {}, "nothing bounds the norm of the message"),
     "a median": ([Clip(1.0), Gaussian(1.0)], {"gather": fp.gather.Median()}, "which Median is not"),
 }
 

@@ -130,7 +130,7 @@ def test_files_that_are_none(cli, tmp_path):
     "content, message",
     [
         ({"problem": {"kind": "least_square"}}, "unknown kind; did you mean 'least_squares'?"),
-        ({"problem": {"agents": 3}}, "problem: say its kind"),
+        ({"problem": {"agents": 3}}, 'problem: missing "kind"'),
         ({"problem": {"kind": "least_squares", "rows": [5, 3]}}, "or [least, most]"),
         ({"problem": {"kind": "least_squares", "weights": [1.0, 0.0]}}, "problem.weights[2] = 0.0: must be above 0"),
         ({"problem": {"kind": "least_squares", "weights": [1.0]}}, "there are 20 agents"),

@@ -13,8 +13,8 @@ def test_a_new_file_can_be_run_and_is_never_written_over(cli):
     entries = fp.read("mine.toml")
     assert [entry.name for entry in entries] == ["FedAvg", "SCAFFOLD"]
     text = Path("mine.toml").read_text()
-    assert "mine is there already" not in text and "{" not in text
-    assert "mine.toml is there already" in cli("new", "mine.toml", status=2).stderr
+    assert "mine already exists" not in text and "{" not in text
+    assert "mine.toml already exists" in cli("new", "mine.toml", status=2).stderr
     assert "cannot write" in cli("new", "no/where", status=2).stderr
 
 
@@ -43,7 +43,7 @@ def test_examples_are_listed_and_copied_with_their_data(cli):
     names = {path.stem for path in (ROOT / "examples").glob("*.*")}
     assert names == {line.split()[0] for line in listed.splitlines()} - {"namespaces"}
     assert cli("examples", "table").stdout.split() == ["examples/table.toml", "examples/table.csv"]
-    assert "examples/table.toml is there already" in cli("examples", "lab", "table", status=2).stderr
+    assert "examples/table.toml already exists" in cli("examples", "lab", "table", status=2).stderr
     assert not Path("examples/lab.toml").exists()  # all or nothing
     assert "did you mean 'drift'" in cli("examples", "drfit", status=2).stderr
     cli("examples", "--all", "--out", "copies")

@@ -300,7 +300,11 @@ GOOD = HEAD + "a,1,2,3\nb,2,1,4.5\nb,3,4,5\n"
         (GOOD, {"model": "linar"}, ["did you mean 'linear'?"]),
         (GOOD, {"held_out": 1.0}, ["held_out must be a share"]),
         (GOOD, {"model": "logistic"}, ["'y' has 3 distinct values: too many for classes"]),
-        (GOOD, {"partition": {"kind": "iid", "agents": 2}}, ["a partition says whose row it is: leave out agent"]),
+        (
+            GOOD,
+            {"partition": {"kind": "iid", "agents": 2}},
+            ["a partition assigns rows to agents: leave out either agent"],
+        ),
         (GOOD, {"agent": None, "partition": {"kind": "iid", "agents": 4}}, ["4 agents for 3 rows"]),
         (GOOD, {"agent": None, "partition": {"kind": "iid"}}, ["needs a kind and a number of agents"]),
         (

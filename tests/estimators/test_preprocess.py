@@ -90,7 +90,7 @@ def test_encoder_equals_the_pooled_one(rng):
 
 def test_encoder_and_categories_that_nobody_had():
     encoder = FederatedEncoder().fit([["a"], ["b"]], groups=[0, 1])
-    with pytest.raises(fp.FedpointError, match=r"column x0, row 1: 'c' is no category"):
+    with pytest.raises(fp.FedpointError, match=r"column x0, row 1: 'c' is not a category"):
         encoder.transform([["a"], ["c"]])
     quiet = FederatedEncoder(handle_unknown="ignore").fit([["a"], ["b"]])
     assert np.array_equal(quiet.transform([["c"], ["b"]]), [[0.0, 0.0], [0.0, 1.0]])

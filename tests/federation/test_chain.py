@@ -227,5 +227,5 @@ def test_a_line_without_end(record, monkeypatch):
     monkeypatch.setattr(chain, "LONGEST", 1000)
     assert examine(folder, FIRST).head.lines == ORDERS
     (folder / LOG).write_bytes(b"".join(lines) + b"x" * 5000 + b"\n")
-    with pytest.raises(Broken, match="it has no end"):
+    with pytest.raises(Broken, match="its end is missing"):
         examine(folder, FIRST)

@@ -114,7 +114,7 @@ def test_a_function_and_the_metric_that_is_watched():
     def run(**more):
         return fp.run(FEDAVG, PROBLEM, 8, evaluate=fp.Evaluation(look, every=4, **more)).best_rounds.tolist()
 
-    with pytest.raises(fp.FedpointError, match="say which metric is watched"):
+    with pytest.raises(fp.FedpointError, match="name the metric to watch"):
         run()
     assert run(on="size") == run(on="accuracy") == [0]  # the least size, the highest accuracy
     assert run(on="size", higher=True) != [0]

@@ -352,7 +352,7 @@ def test_mistakes_in_the_run():
     three = AnyModel([*X2, X2[0]], [*Y2, Y2[0]], models=TREE, shared={(0, 1): P2})
     with pytest.raises(fp.FedpointError, match="edge between 1 and 2 has no shared points"):
         relax(three, Network.from_edges([(0, 1), (1, 2)]))
-    with pytest.raises(fp.FedpointError, match="0 and 1, which are no neighbours"):
+    with pytest.raises(fp.FedpointError, match="0 and 1, which are not neighbours"):
         relax(three, Network.from_edges([(1, 2)]))
     for model, message in ((SaysNaN(), "node 0: SaysNaN predicts NaN"), (Fails(), "node 0: Fails could not be fitted")):
         with pytest.raises(fp.FedpointError, match=message):

@@ -78,8 +78,8 @@ def test_names_and_files(tmp_path):
         ("network = 3", ["line 1: network = 3: must be the name of a network, or a table"]),
         ('network = "rng"', ["line 1: network = \"rng\": unknown kind; did you mean 'ring'?"]),
         ('[network]\nkind = "gird"', ["line 2: network.kind = \"gird\": unknown kind; did you mean 'grid'?"]),
-        ("network = {k = 3}", ["say one of kind, edges and file; kinds are ring, star"]),
-        ('network = {kind = "ring", file = "x.csv"}', ["say one of kind, edges and file"]),
+        ("network = {k = 3}", ["give one of kind, edges and file; kinds are ring, star"]),
+        ('network = {kind = "ring", file = "x.csv"}', ["give one of kind, edges and file"]),
         (
             '[network]\nkind = "grid"\nrow = 2\ncolumns = 0\nweight = -1',
             [

@@ -71,7 +71,7 @@ def _copied(files: list[Path], out: Path) -> list[Path]:
     targets = [out / file.relative_to(_home()) for file in files]
     for target in targets:
         if target.exists():
-            raise FedpointError(f"{target} is there already: remove it, or choose another folder with --out")
+            raise FedpointError(f"{target} already exists: remove it, or choose another folder with --out")
     for file, target in zip(files, targets, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, target)

@@ -28,7 +28,7 @@ def new(name: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text.format(name=path.stem, file=path))
     except FileExistsError:
-        raise FedpointError(f"{path} is there already: remove it, or choose another name") from None
+        raise FedpointError(f"{path} already exists: remove it, or choose another name") from None
     except OSError as error:
         raise FedpointError(f"cannot write {path}: {error.strerror}") from None
     click.echo(f"{path}; try: fedpoint forecast {path}")

@@ -83,7 +83,7 @@ def lsa_bias_small_step(problem: Problem, step: Positive, local_steps: Count) ->
 def _system(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     fields, optimum = fields_of(problem), problem.solution()
     if optimum is None:
-        raise FedpointError("the systems' mean is singular: there is no one solution to be away from")
+        raise FedpointError("the systems' mean is singular: it has no unique solution to measure the distance to")
     return *fields, problem.weights, np.asarray(optimum)
 
 

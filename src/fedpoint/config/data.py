@@ -53,7 +53,7 @@ class Partition(Table):
         if unknown:
             raise ValueError(f"{self.kind} has no {', '.join(sorted(unknown))}")
         if self.kind != "natural" and self.agents is None:
-            raise ValueError(f'say over how many agents: {{kind = "{self.kind}", agents = ...}}')
+            raise ValueError(f'missing the number of agents: write {{kind = "{self.kind}", agents = ...}}')
         return self
 
 
@@ -107,7 +107,7 @@ class TableFile(Kind):
             raise ValueError("give either file, or files: one per agent")
         spread = self.partition is not None and self.partition.kind != "natural"
         if spread and self.agent is not None:
-            raise ValueError("a partition says whose row it is: leave out agent, or the partition")
+            raise ValueError("a partition assigns rows to agents: leave out either agent or the partition")
         if not spread and self.agent is None and self.file is not None:
             raise ValueError("whose rows are they? Give agent = COLUMN, or a partition")
         return self

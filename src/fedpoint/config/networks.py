@@ -307,7 +307,7 @@ def _class_of(text: Plain) -> type[NetworkTable]:
     table = {"kind": text} if isinstance(text, str) else text
     ways = [way for way in ("kind", "edges", "file") if way in table]
     if len(ways) != 1:
-        raise FedpointError(f"say one of kind, edges and file; kinds are {', '.join(KINDS)}")
+        raise FedpointError(f"give one of kind, edges and file; kinds are {', '.join(KINDS)}")
     if ways != ["kind"]:
         return Edges if ways == ["edges"] else NetworkFile
     found = KINDS.get(table["kind"]) if isinstance(table["kind"], str) else None

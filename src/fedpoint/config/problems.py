@@ -378,7 +378,7 @@ class UnknownKind(FedpointError):
 def kind_of(text: Plain) -> type[Kind]:
     """The class of a problem's table."""
     if not isinstance(text, dict) or "kind" not in text:
-        raise FedpointError(f"say its kind: {', '.join(KINDS)}")
+        raise FedpointError(f'missing "kind"; choose one of {", ".join(KINDS)}')
     if not isinstance(text["kind"], str) or text["kind"] not in KINDS:
         raise UnknownKind(text["kind"])
     return KINDS[text["kind"]]

@@ -293,7 +293,7 @@ def _call(function: Function, arguments: Table, where: str) -> Tree:
 
 def _alone(name: str, rest: Table) -> None:
     if rest:
-        raise FedpointError(f"{{{name} = ...}} stands alone, without {', '.join(rest)}")
+        raise FedpointError(f"{{{name} = ...}} cannot be combined with {', '.join(rest)}")
 
 
 def _array(name: str) -> Reader:

@@ -94,7 +94,7 @@ def table_numbers(X: Cells, groups: ArrayLike) -> np.ndarray:
     except ValueError as error:
         why = str(error).splitlines()[0].rstrip(".: ")
         raise FedpointError(
-            f"X is no table of numbers ({why}): give (rows, columns), or a data frame, whose words are encoded"
+            f"X is not a table of numbers ({why}): give (rows, columns), or a data frame, whose words are encoded"
         ) from None
 
 
@@ -139,7 +139,7 @@ def plain_frame(X: Cells) -> Cells:
     try:
         return X.astype(dict.fromkeys(X.columns, float))
     except (TypeError, ValueError) as error:
-        raise FedpointError(f"the table holds what is no number: {error}") from None
+        raise FedpointError(f"the table holds something that is not a number: {error}") from None
 
 
 def plain_numbers(X: Cells) -> np.ndarray:

@@ -79,5 +79,5 @@ def _idx(path: Path) -> np.ndarray:
     axes = raw[3] if len(raw) > 4 and raw[:3] == b"\0\0\x08" else 0
     shape = tuple(np.frombuffer(raw, ">u4", axes, 4).tolist()) if len(raw) >= 4 + 4 * axes else ()
     if not axes or len(raw) != 4 + 4 * axes + int(np.prod(shape)):
-        raise FedpointError(f"{path} is no file of Fashion-MNIST: it should be bytes in the IDX format")
+        raise FedpointError(f"{path} is not a Fashion-MNIST file: it should hold bytes in the IDX format")
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)

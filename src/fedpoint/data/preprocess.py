@@ -203,8 +203,8 @@ class FederatedEncoder(TransformerMixin, BaseEstimator):
             if self.handle_unknown == "error" and (place < 0).any():
                 row = int((place < 0).argmax())
                 raise FedpointError(
-                    f"column {name}, row {row}: {column[row]!r} is no category that any agent had in fit; "
-                    'handle_unknown="ignore" makes it zeros'
+                    f"column {name}, row {row}: {column[row]!r} is not a category that any agent had in fit; "
+                    'handle_unknown="ignore" encodes it as zeros'
                 )
             hot = (place[:, None] == np.arange(len(categories))).astype(float)
             parts.append(hot[:, 1:] if self.drop else hot)

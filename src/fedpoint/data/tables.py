@@ -224,7 +224,7 @@ def read_table(
     pieces = pieces_of(source, how.separator)
     by_file = not isinstance(source, Mapping) and (not isinstance(source, str | os.PathLike) or is_pattern(source))
     if agent is not None and not natural:
-        raise BadTable([("agent", "a partition says whose row it is: leave out agent, or the partition")])
+        raise BadTable([("agent", "a partition assigns rows to agents: leave out either agent or the partition")])
     if natural and agent is None and not by_file:
         raise BadTable([("agent", "whose rows are they? Name the agent column, or a partition")])
     if natural and agent is None:

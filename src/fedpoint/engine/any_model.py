@@ -103,7 +103,7 @@ class Predictions:
             if since <= version:
                 return said
         raise FedpointError(
-            "what is heard now was said too long ago to be kept: run all rounds at once, without extend"
+            "messages that are due now were sent too long ago to be kept: run all rounds at once, without extend"
         )
 
 
@@ -225,7 +225,7 @@ class AnyModelSession(Engine):
         return None
 
     def back(self, round: int, mark: RunState | None) -> None:
-        raise FedpointError("models that are no arrays cannot return to an earlier round")
+        raise FedpointError("models that are not arrays cannot return to an earlier round")
 
     def _small_change(self, tolerance: float, last: Model) -> Enough:
         """Whether predictions change little on average, from one time that every node has answered to all that was said

@@ -50,7 +50,7 @@ class Exchange:
         edges = {(int(i), int(j)) for i, j in self.network.edges}
         names = self.problem.names
         for i, j in sorted(set(self.problem.edge_points) - edges):
-            raise FedpointError(f"there are shared points for {names[i]} and {names[j]}, which are no neighbours")
+            raise FedpointError(f"there are shared points for {names[i]} and {names[j]}, which are not neighbours")
         for i, j in sorted(edges - set(self.problem.edge_points)):
             raise FedpointError(f"the edge between {names[i]} and {names[j]} has no shared points")
         pairs = zip(self.network.arcs.hears, self.network.arcs.says, strict=True)

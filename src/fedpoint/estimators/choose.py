@@ -143,7 +143,7 @@ def planned(
     try:
         solution = task.solution()
         if solution is None:
-            raise FedpointError("the solution of this problem is not known, so there is no distance to it to plan for")
+            raise FedpointError("the solution of this problem is not known, so there is no distance to plan for")
         away = sum(
             float(((a - b) ** 2).sum()) for a, b in zip(*map(jax.tree.leaves, (solution, task.start())), strict=True)
         )

@@ -98,7 +98,9 @@ def _check_order(stages: tuple[Channel, ...]) -> None:
     noise = noisy[0]
     name = type(stages[noise]).__name__
     if len(noisy) > 1:
-        raise FedpointError(f"{name} stands twice in the channel: one noise with one multiplier is accounted")
+        raise FedpointError(
+            f"{name} appears twice in the channel: privacy is accounted for one noise with one multiplier"
+        )
     if not clips or clips[0] > noise:
         behind = " Now it stands behind the noise, which would be clipped too." if clips else ""
         raise FedpointError(
@@ -153,7 +155,7 @@ def _check_bounded(before: tuple[Channel, ...], clip: Channel, behind: list[Chan
         if number > stage.largest_number() * (1 + 1e-6):
             raise FedpointError(
                 f"{name} carries numbers up to {stage.largest_number():g}, and one behind {first} may be as large as "
-                f"{number:.4g}: that it is lost would tell of its agent through any noise; make room for it"
+                f"{number:.4g}: an overflow would reveal something about its agent through any noise; widen its range"
             )
         after = stage.longest_after(number, one)
         long = after is None
@@ -162,8 +164,8 @@ def _check_bounded(before: tuple[Channel, ...], clip: Channel, behind: list[Chan
             way = f"put it before {first}" if stage.embeds else "leave it out"
             other = f", or use {name}(..., feedback=False)" if stage.feeds_back else ""
             raise FedpointError(
-                f"{name} stands behind {first}, and nothing bounds how long it may make a message: noise then hides "
-                f"nobody; {way}{other}"
+                f"{name} stands behind {first}, and nothing bounds the norm of the message that it returns: noise "
+                f"hides nobody; {way}{other}"
             )
         packed = packed or not (stage.in_place or stage.lossless)
 
@@ -194,6 +196,6 @@ def _check_weights(timing: Timing, problem: Problem) -> None:
     if not timing.on_network and timing.weight_scale(p) is None:
         names = ", ".join(timing.names())
         raise FedpointError(
-            f"with {names} an agent's weight depends on who else is heard, and noise is scaled by no fixed one: use "
-            "Everyone, Uniform(count) or another scheme with weights p_k times a constant"
+            f"with {names} an agent's weight depends on who else is heard, so no fixed weight sets the scale "
+            "of the noise: use Everyone, Uniform(count) or another scheme with weights p_k times a constant"
         )

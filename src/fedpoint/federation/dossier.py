@@ -407,7 +407,7 @@ def forecast_rows(dossier: Dossier) -> list[tuple[str, str]]:
     experiment = made.replay(made.problem(dossier.files))
     ahead = forecast(experiment)
     if ahead.optimum is None:
-        raise FedpointError("there is no solution to measure the distance to")
+        raise FedpointError("the solution is not known, so there is no distance to measure")
     gap = np.ravel(np.asarray(made.model)) - np.ravel(ahead.optimum)
     return [
         ("forecast", number(float(ahead.curve(made.round)[-1]))),

@@ -40,7 +40,7 @@ def luck_in(records: Path) -> bytes | None:
         return None
     luck = read_file(path, links=False)
     if len(luck) != BYTES:
-        raise FedpointError(f"{path} is damaged: it says which rows are held out; restore it from a copy")
+        raise FedpointError(f"{path} is damaged: it says which rows are held out; restore it from a backup")
     return luck
 
 

@@ -104,7 +104,7 @@ class StudyResult:
         `fp.statistics.table_one` return it, without what takes a site's rows."""
         table = self.study.table
         if not isinstance(table, SiteRegression):
-            raise FedpointError(f"{self.study.name} is no regression: see its model, measures and history")
+            raise FedpointError(f"{self.study.name} is not a regression: see its model, measures and history")
         counts = dict(zip(self.study.sites, self.setup["rows"] or [], strict=True))
         return table.fit(self.model, self.setup, counts, list(self.setup["notes"]), self.round)
 
@@ -176,8 +176,8 @@ class StudyResult:
             return scheme
         if self.study.problem.get("sampling") == "trajectory":
             raise FedpointError(
-                "some answers got lost: here a trajectory then goes on from the last one that was merged, "
-                "in simulation from the lost one, so that this study cannot be replayed"
+                "some answers were lost: sites then continue from the last merged answer, "
+                "a simulation from the lost one, so this study cannot be replayed"
             )
         came = [[site in e["answered"] and e["merged"] for site in self.study.sites] for e in self.events]
         return Answering(scheme, trace=np.array(came, np.uint8))

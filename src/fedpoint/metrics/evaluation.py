@@ -73,7 +73,7 @@ class Evaluation:
             return own[0]
         losses = [name for name in own if name == "loss"] or [name for name in own if name.endswith("loss")]
         if len(losses) != 1:
-            raise FedpointError(f"Evaluation: say which metric is watched, on=...: {', '.join(own)}")
+            raise FedpointError(f"Evaluation: name the metric to watch with on=...: {', '.join(own)}")
         return losses[0]
 
     def best(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

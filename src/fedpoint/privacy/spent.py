@@ -245,7 +245,9 @@ def multiplier(
     scheme = _scheme(participation)
     several = 2 if agents is None else int(agents)
     if agents is None and not isinstance(scheme, Everyone | Poisson):
-        raise FedpointError("give agents=, the number of agents: how many of them take part decides what is told")
+        raise FedpointError(
+            "give agents=, the number of agents: the privacy spent depends on how many of them take part"
+        )
     reason = uncovered(Chain((Clip(1.0), Gaussian(1.0))), scheme, several)
     if reason:
         raise FedpointError(reason)

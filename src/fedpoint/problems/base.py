@@ -567,7 +567,7 @@ def squared_error(w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]
 
 def check_agents(count: int) -> None:
     if count == 0:
-        raise FedpointError("there is no agent: give at least one")
+        raise FedpointError("there are no agents: give at least one")
 
 
 def by_agent(groups: ArrayLike, rows: int) -> tuple[np.ndarray, np.ndarray, list[str]]:

@@ -57,7 +57,7 @@ class MDP(Made):
             if self.initial.shape != (S,):
                 raise FedpointError(f"initial has shape {self.initial.shape}, but {there_are(S, 'state')}")
         elif (self.ends & (P > 0)).any():
-            raise FedpointError("episodes end: say where they begin, initial=")
+            raise FedpointError("episodes end: give the states where they begin, initial=")
 
     @property
     def states(self) -> int:

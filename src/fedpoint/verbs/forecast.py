@@ -92,7 +92,7 @@ def _check(experiment: Experiment, around: Model | None, floor: str, measure: st
     adapting = [type(stage).__name__ for stage in experiment.channel.stages() if stage.adapts]
     if adapting:
         raise FedpointError(
-            f"{adapting[0]} has no forecast: its norm follows counts of messages, which jump, so that the expected "
+            f"{adapting[0]} has no forecast: its norm follows counts of messages, which jump, so the expected "
             "round has no fixed point. Forecast with fp.channel.Clip(norm), at the norm where a run's clip settles"
         )
     if floor not in FLOORS:

@@ -226,8 +226,8 @@ def _columns(study: Study, site: str, expected: Files) -> Mapping[str, Column] |
         return None
     if isinstance(table.held_out, float):
         raise FedpointError(
-            f"held_out = {table.held_out:g}: only sites know which rows their luck holds out, so nobody knows what "
-            "they must answer; hold out by a column to watch them"
+            f"held_out = {table.held_out:g}: only sites know which rows they hold out at random, so nobody can know "
+            "what they must answer; hold out by a column to watch them"
         )
     return divide(table, table.read(expected[site]), b"").trained
 

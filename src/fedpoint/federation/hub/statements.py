@@ -54,7 +54,7 @@ def columns(packet: wire.Packet, table: SiteTable) -> None:
         elif one["kind"] != "empty":
             _numbers(name, one, arrays, table.missing == "mean", rows)
     if arrays:
-        raise _impossible(f"it says more than was asked ({', '.join(sorted(arrays))[:80]})")
+        raise _impossible(f"it contains more than was asked for ({', '.join(sorted(arrays))[:80]})")
 
 
 def _classes(classes: object, table: SiteTable, rows: int) -> None:
@@ -125,7 +125,7 @@ def encoded(packet: wire.Packet, recipe: Sequence[Feature], rows: int) -> None:
         raise _impossible(f"it speaks of {counted(rows, 'row')}, and then of {count}")
     moments([packet.arrays.get(part) for part in PARTS], count, names)
     if set(packet.arrays) != set(PARTS):
-        raise _impossible(f"it says more than was asked ({', '.join(sorted(packet.arrays))[:80]})")
+        raise _impossible(f"it contains more than was asked for ({', '.join(sorted(packet.arrays))[:80]})")
     mean, square = packet.arrays["mean"], packet.arrays["square"]
     at = 0
     for feature in recipe:
@@ -171,14 +171,14 @@ def rows(packet: wire.Packet) -> None:
     """The number of rows, and nothing else: of a model that sites have installed."""
     _count(packet.header.get("rows"), "rows")
     if packet.arrays:
-        raise _impossible("it says more than was asked")
+        raise _impossible("it contains more than was asked for")
 
 
 def measures(packet: wire.Packet, asked: Sequence[str]) -> dict[str, float]:
     """What a site says of a model, as far as it was asked for; of how many held-out rows, where it has any."""
     found = packet.header.get("measures")
     if not isinstance(found, Mapping) or not all(type(v) is float and np.isfinite(v) for v in found.values()):
-        raise _impossible("measures that are no finite numbers")
+        raise _impossible("measures that are not finite numbers")
     known = [name for name in ("loss", "accuracy", "auc") if name in found and name in asked]
     said: dict[str, float] = {name: found[name] for name in known}
     for name in said.keys() - {"loss"}:

@@ -86,7 +86,7 @@ class Party:
             if name not in self.places:
                 raise Misled(f"{name!r} is not a site of this study")
             if name != self.name and not well_formed(keys, now.cipher, now.mask):
-                raise Misled(f"the keys of {name} are no keys")
+                raise Misled(f"the keys of {name} are not keys")
             try:
                 self.identity.trust.verify(name, keys.certificate, keys.signed(now.occasion, name), keys.signature)
             except Impostor as error:

@@ -67,7 +67,9 @@ class Answers:
         try:
             return cast(Everything, {"refused": 0, "studies": {}} | read_object(self.path.read_bytes()))
         except ValueError as error:
-            raise FedpointError(f"{self.path} is damaged ({error}): restore it, or consent anew in a new kit") from None
+            raise FedpointError(
+                f"{self.path} is damaged ({error}): restore it, or consent again in a new kit"
+            ) from None
 
     def _write(self, everything: Everything) -> None:
         write_bytes(self.path, json.dumps(everything, separators=(",", ":")).encode())

@@ -69,7 +69,7 @@ def examine(folder: Path, first: Head, hear: Hear = lambda entry, sha256: None) 
             torn = len(line)
             continue  # it is the last one, or the next is none
         if torn:
-            raise Broken(found.lines + 1, f"line {found.lines + 1} was overwritten: it has no end")
+            raise Broken(found.lines + 1, f"line {found.lines + 1} was overwritten: its end is missing")
         found, length = _follow(found, line[:-1], hear), length + len(line)
         if head is not None and found.lines == head.lines:
             seal = found.sha256

@@ -258,7 +258,7 @@ def _target(y: np.ndarray, task: str | None) -> tuple[int, np.ndarray]:
         task = "classification" if few or not number else "regression"
     if task == "regression":
         if not number and y.dtype != bool:
-            raise FedpointError(f"y holds {y.dtype}, not numbers: there is no regression")
+            raise FedpointError(f"y holds {y.dtype}, not numbers: regression needs numbers")
         return 0, y.astype(float)
     if len(classes) < 2:
         raise FedpointError(f"y holds one class only ({classes[0]!r}): there is nothing to tell apart")

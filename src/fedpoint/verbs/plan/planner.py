@@ -290,7 +290,7 @@ def _check_solvable(experiment: Experiment) -> None:
             "a plan needs forecasts, and this loss may have many minima: promise convexity (Loss(..., convex=True))"
         )
     if problem.solution() is None:
-        raise FedpointError("the solution of this problem is not known, so there is no distance to it to plan for")
+        raise FedpointError("the solution of this problem is not known, so there is no distance to plan for")
     known = problem.oracle.known_noise or (problem.batch is None and problem.local_rows() is not None)
     if not (experiment.exact or known):
         raise FedpointError(
