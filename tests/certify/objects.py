@@ -36,6 +36,7 @@ OBJECTS = {
     "FedNewton": lambda: fp.FedNewton(),
     "FedNewton, not damped": lambda: fp.FedNewton(halvings=0),
     "FedNewton, products": lambda: fp.FedNewton(products=20),
+    "FedNewton, few products": lambda: fp.FedNewton(products=2),
     "Ditto": lambda: fp.Ditto(0.1, 3, pull=0.5),
     "Ditto, normalised": lambda: fp.Ditto(0.1, 3, pull=0.5, normalise=True),
     "Fine-tuning": lambda: fp.FineTuned(0.1, 3, own_steps=2),

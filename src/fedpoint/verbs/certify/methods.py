@@ -43,6 +43,7 @@ class Recipe:
     own_steps: int = 5
     order: str = "adapt_then_combine"
     adaptivity: float = 1e-3
+    products: int | None = None  # of the Hessian in a round, for conjugate gradients; None: FedNewton solves
     corrected: bool = True  # Adam's and Yogi's bias correction
     lengths: tuple[int, ...] | None = None  # Scaffnew's H by round, as observed
 
@@ -339,4 +340,17 @@ def newton(r: Recipe, w: np.ndarray, agents: Participants) -> np.ndarray:
         return w - r.sign * (v @ np.linalg.solve(hessians, fields[..., None])[..., 0])
     weights = {"summed": np.ones(len(agents)), "equal": np.full(len(agents), 1 / len(agents))}.get(r.curvature, v)
     H = np.tensordot(weights, hessians, 1)
-    return w - r.sign * np.linalg.solve(np.diag(np.diag(H)) if r.curvature == "diagonal" else H, v @ fields)
+    H = np.diag(np.diag(H)) if r.curvature == "diagonal" else H
+    return w - r.sign * (np.linalg.solve(H, v @ fields) if not r.products else nearly(H, v @ fields, r.products))
+
+
+def nearly(H: np.ndarray, g: np.ndarray, products: int) -> np.ndarray:
+    """H^-1 g after so many steps of conjugate gradients from zero: the best point of their directions."""
+    found, basis = np.zeros_like(g), np.zeros((len(g), 0))
+    for _ in range(min(products, len(g))):
+        left = g - H @ found
+        basis = np.linalg.qr(np.column_stack([basis, left / max(np.linalg.norm(left), 1e-300)]))[0]
+        found = basis @ np.linalg.solve(basis.T @ H @ basis, basis.T @ g)
+        if np.linalg.norm(g - H @ found) <= 1e-13 * np.linalg.norm(g):
+            break
+    return found
