@@ -375,6 +375,13 @@ def verbs() -> Table:
         "fp.write": lambda: (_write(), {"path": "written.toml", "rounds": 2}),
         "fp.export": lambda: (fp.export, {"model": run(), "path": "model.npz"}),
         "fp.schema": lambda: (fp.schema, {}),
+        "fp.data.spread": lambda: (fp.data.spread, {"y": [0, 1, 1, 0], "groups": [0, 0, 1, 1]}),
+        "Spread.text": lambda: (fp.data.spread([0, 1, 1, 0], [0, 0, 1, 1]).text, {"most": 2}),
+        "Spread.plot": lambda: (fp.data.spread([0, 1, 1, 0], [0, 0, 1, 1]).plot, {"path": "split.png"}),
+        "data.Spread": lambda: (
+            fp.data.Spread,
+            {"agents": ("0", "1"), "classes": ("a",), "counts": np.ones((2, 1), int)},
+        ),
         "fp.data.contiguity": lambda: (fp.data.contiguity, {}),
         "fp.data.produc": lambda: (fp.data.produc, {}),
         "fp.data.digits": lambda: (fp.data.digits, {}),

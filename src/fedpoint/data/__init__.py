@@ -6,12 +6,14 @@ from fedpoint.data.dialysis import dialysis
 from fedpoint.data.images import digits, fashion_mnist
 from fedpoint.data.lending_club import lending_club
 from fedpoint.data.partitions import partition
+from fedpoint.data.spread import Spread, spread
 from fedpoint.data.states import Panel, contiguity, produc
 from fedpoint.data.tables import Table, read_table
 
 __all__ = [
     "Dataset",
     "Panel",
+    "Spread",
     "Table",
     "colorado",
     "contiguity",
@@ -22,4 +24,5 @@ __all__ = [
     "partition",
     "produc",
     "read_table",
+    "spread",
 ]
