@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,7 +110,7 @@ def spread(y: ArrayLike, groups: ArrayLike) -> Spread:
     if len(names) > MOST and y.dtype.kind in "iuf":
         ends = np.unique(np.quantile(y, np.linspace(0, 1, PARTS + 1)))
         label = np.clip(np.searchsorted(ends, y, side="right") - 1, 0, len(ends) - 2)
-        words = [f"{low:.3g} to {high:.3g}" for low, high in zip(ends, ends[1:], strict=False)]
+        words = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(ends)]
     counts = np.zeros((len(agents), len(words)), int)
     np.add.at(counts, (who, label), 1)
     return Spread(tuple(map(str, agents)), tuple(words), counts)
