@@ -201,9 +201,9 @@ def told(one: Sized, step: float, options: dict) -> tuple[float, fp.Forecast]:
     return time.process_time() - begun, f
 
 
-def found(one: Sized, step: float, f: fp.Forecast, rounds: int, options: dict) -> tuple[float, np.ndarray]:
-    """Processor seconds of 8 runs of so many rounds, and the mean squared distances that each has to what the forecast
-    measures from, over as many rounds again."""
+def found(one: Sized, step: float, f: fp.Forecast, rounds: int, options: dict) -> tuple[float, np.ndarray, str]:
+    """Processor seconds of 8 runs of so many rounds, and the mean squared distances that each has to w*, over as many
+    rounds again; where w* is not known, to the mean of all, and how far that is from the limit."""
     run = {"participation": one.participation, "repeats": 8, **options}
     fp.run(one.method(step), one.problem, 2, **run)  # compiles
     begun = time.process_time()
@@ -212,8 +212,12 @@ def found(one: Sized, step: float, f: fp.Forecast, rounds: int, options: dict) -
     r = fp.run(one.method(step), one.problem, 2 * rounds, record_every=max(rounds // 10, 1), seed=1, **run)
     leaves = [np.asarray(a, float) for a in jax.tree.leaves(r.history)]
     models = np.concatenate([a.reshape(*a.shape[:2], -1) for a in leaves], axis=2)[:, np.asarray(r.rounds) >= rounds]
-    aim = f.optimum if f.optimum is not None else f.setting.flatten(f.limit)
-    return spent, ((models - aim) ** 2).sum(2).mean(1)
+    if f.optimum is not None:
+        return spent, ((models - f.optimum) ** 2).sum(2).mean(1), ""
+    middle, runs = models.mean((0, 1)), len(models)  # the floor is around the limit, which is known to a standard error
+    off = float(np.linalg.norm(middle - f.setting.flatten(f.limit)))
+    said = f"; their mean is {off:.2g} from the limit, which is known to {f.limit_error:.2g}"
+    return spent, ((models - middle) ** 2).sum(2).mean(1) * runs / (runs - 1), said
 
 
 def size(name: str) -> str:
@@ -228,13 +232,13 @@ def size(name: str) -> str:
     rounds = int(near_floor[0]) if len(near_floor) else LONGEST
     if one.problem.convex is None:  # it starts close by: from nothing, the noise takes as long
         rounds = max(rounds, int(np.ceil(np.log(0.02) / np.log(f.rate_ms))))
-    spent, floors = found(one, one.step, f, max(rounds, 10), options)
+    spent, floors, said = found(one, one.step, f, max(rounds, 10), options)
     error = floors.std(ddof=1) / np.sqrt(len(floors))
     own = f.standard_error or 0.0
     off = floors.mean() - f.floor
     return (
         f"| {name} | {first:.1f} | {seconds:.2f} | {rounds} | {spent:.2f} | {seconds / spent:.2f} | {f.floor:.4g} ± "
-        f"{own:.1g} | {floors.mean():.4g} ± {error:.1g} | {off / f.floor:+.1%}, {abs(off) / np.hypot(own, error):.1f} "
+        f"{own:.1g} | {floors.mean():.4g} ± {error:.1g} | {off / f.floor:+.1%}, {abs(off) / np.hypot(own, error):.1f}{said} "
         f"| {measured_at()} |"
     )
 
