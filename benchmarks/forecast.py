@@ -238,8 +238,8 @@ def size(name: str) -> str:
     off = floors.mean() - f.floor
     return (
         f"| {name} | {first:.1f} | {seconds:.2f} | {rounds} | {spent:.2f} | {seconds / spent:.2f} | {f.floor:.4g} ± "
-        f"{own:.1g} | {floors.mean():.4g} ± {error:.1g} | {off / f.floor:+.1%}, {abs(off) / np.hypot(own, error):.1f}{said} "
-        f"| {measured_at()} |"
+        f"{own:.1g} | {floors.mean():.4g} ± {error:.1g} | {off / f.floor:+.1%}, "
+        f"{abs(off) / np.hypot(own, error):.1f}{said} | {measured_at()} |"
     )
 
 
