@@ -121,3 +121,21 @@ def test_fewest_bytes_with_compression_among_the_choices():
     assert best.bytes == run.cost.bytes_up + run.cost.bytes_down
     with pytest.raises(fp.FedpointError, match="channels is empty"):
         fp.plan(QUAD, target=0.05, channels=[])
+
+
+def test_a_compressor_that_cannot_be_the_best_is_not_looked_at():
+    """SCAFFOLD sends two models, and half of their width is more than FedAvg sends: no forecast is asked."""
+    made = fp.plan(
+        QUAD,
+        target=0.05,
+        minimise="bytes",
+        methods=["fedavg", "scaffold"],
+        local_steps=[4],
+        participation=[20],
+        channels=[None, fp.channel.Cast("float32")],
+    )
+    excluded = {e.method: e.reason for e in made.excluded}
+    by = {c.title: c for c in made.choices}
+    assert set(by) == {"FedAvg", "SCAFFOLD", "FedAvg, Cast(float32)"}
+    use = 20 * (2 * 3 * 8 + 2 * 3 * 4) * by["SCAFFOLD"].rounds  # two models of three numbers, down and up
+    assert f"would cost {use:,}" in excluded["SCAFFOLD, Cast(float32)"] and use > made.best.cost

@@ -205,6 +205,14 @@ def _fill(
                 least = min((c.cost for c in made.choices), default=None)
                 progress(PlanProgress(done, total, method.title, least, clock.elapsed, clock.seconds))
 
+        least = _least_cost(made, search, method)
+        cheapest = min(made.choices, key=lambda c: c.cost, default=None)
+        if least is not None and cheapest is not None and least >= cheapest.cost:
+            unit = MINIMISE[made.minimise]
+            why = f"would cost {amount(least)} {unit} even if nothing were lost on the way: {cheapest.title} costs less"
+            made.excluded.append(Excluded(method.title, why))
+            tick(len(schemes) * (len(grid) if method.local else 1))
+            continue
         search.until = clock.share(part, len(methods) - i)
         found = search.method(method, *_around_plain(made, method, grid, schemes), tick)
         made.tried += found.good
@@ -216,6 +224,16 @@ def _fill(
     made.choices.sort(key=lambda c: (c.cost, c.evaluations))
     made.forecasts = search.forecasts
     made.frontiers = {title: frontier(curves) for title, curves in search.curves.items()}
+
+
+def _least_cost(made: Plan, search: Search, method: Method) -> float | None:
+    """What a compressor costs at least: what is lost on the way takes no rounds away from those of its method without.
+    None: not known."""
+    best = next((c for c in made.choices if c.title == method.plain), None)
+    if method.channel is None or best is None or best.step is None:
+        return None
+    use = search.use(method, method(best.step, best.local_steps), best.participation, best.local_steps)
+    return search.goal.cost(use) * best.rounds
 
 
 def _around_plain(
@@ -371,8 +389,8 @@ def _over(methods: list[Method], ways: list[Channel | None]) -> list[Method]:
     """Every method over every way."""
     return [
         m if way is None else dataclasses.replace(m, title=f"{m.title}, {short(way)}", channel=way, plain=m.title)
+        for way in ways  # methods as they are come first: what they cost bounds what a compressor may cost
         for m in methods
-        for way in ways
     ]
 
 
