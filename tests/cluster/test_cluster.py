@@ -87,6 +87,14 @@ def test_two_processes_one_of_them_killed_are_one_process(tmp_path):
     np.testing.assert_array_equal(longer.history, here(ROUNDS + EVERY).history)
 
 
+def test_a_clock_shows_the_same_time_on_processes():
+    clock = fp.Clock(work=1.0, law="lognormal", spread=0.5)
+    waits = fp.Waiting(clock, count=8, keep=5, dropout=0.1, deadline=9.0)
+    run, alone = (fp.run(METHOD, problem(), rounds=4, schedule=waits, processes=n) for n in (1, None))
+    np.testing.assert_array_equal(run.time, alone.time)
+    assert (np.diff(run.time) > 0).all()
+
+
 @pytest.mark.parametrize("model", [fp.problems.LeastSquares, fp.problems.Logistic])
 def test_rows_of_any_number_of_agents_go_through_one_file_once(model):
     X, groups = np.random.default_rng(0).normal(size=(4_000, 30)), np.repeat(np.arange(100), 40)

@@ -104,8 +104,9 @@ def _batches(
     wire, found = wire_of(drawn), []
     for first in range(0, PAIRS, size):
         z = np.random.default_rng(seed + first).normal(size=(size, root.shape[1])) @ root.T
-        found.append(_pairs(*drawn, jnp.asarray(W), jnp.asarray(x), jnp.asarray(z), wire, jnp.int32(first)))
-    means, variances, bends = (np.array([np.asarray(one) for one in parts]) for parts in zip(*found, strict=True))
+        parts = _pairs(*drawn, jnp.asarray(W), jnp.asarray(x), jnp.asarray(z), wire, jnp.int32(first))
+        found.append([np.asarray(one) for one in parts])  # waited for: programs in a queue can wait for each other
+    means, variances, bends = (np.array(parts) for parts in zip(*found, strict=True))
     return means, variances, bends
 
 

@@ -76,7 +76,8 @@ def run_on(
         supervise(job, given, resume, tell)
         if not given.driver:
             return None  # type: ignore[return-value] # no caller on this host goes on with it
-        done = LoadedRun(RunFolder.open(place.path), RunOrigin(asked.arguments()))
+        given_parts = {name: part for name, part in asked.arguments().items() if part is not None}
+        done = LoadedRun(RunFolder.open(place.path), RunOrigin(given_parts))
         done.shaped_as(asked.start_model)
     except BaseException as error:
         if own_folder and not isinstance(error, Ended):  # which says how to go on from it
