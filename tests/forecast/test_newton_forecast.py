@@ -1,5 +1,9 @@
 """Newton's method ends at w*, quadratically, as forecast; with noise at the floor that its own round implies."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -38,3 +42,22 @@ def test_noise_leaves_the_floor_of_its_covariance():
     late = run.error[:, 20:].mean()  # rounds are independent: 2,000 of them, each with a relative deviation below 1.5
     assert late == pytest.approx(expected, rel=5 * 1.5 / np.sqrt(2000))
     assert fp.forecast(fp.FedNewton(halvings=0), problem, channel=channel).floor == pytest.approx(expected, rel=0.01)
+
+
+ENDS = """
+import numpy as np
+import fedpoint as fp
+
+rng = np.random.default_rng(0)
+X, y = rng.normal(size=(120, 3)), rng.integers(3, size=120)
+problem = fp.problems.Logistic(X, y, np.repeat(np.arange(6), 20), ridge=0.2, batch=4)
+f = fp.forecast(fp.FedNewton(), problem, channel=fp.channel.Erase(0.2))
+print(f.floor > 0)
+"""
+
+
+def test_a_forecast_of_noisy_newton_rounds_ends():
+    """Decompositions of two batches at once waited for each other without end, compiled as users do, on two cores."""
+    own = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", ENDS], env=own, capture_output=True, text=True, timeout=400)
+    assert done.stdout.strip() == "True", done.stderr

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
@@ -231,7 +232,8 @@ def newton_step(g: Array, packed: Array) -> Array:
     H = packed[place + np.triu(place, 1).T]
     at = fixed(H)
     scale = 1 / xp.sqrt(xp.where(xp.diag(at) == 0, 1.0, abs(xp.diag(at))))
-    curvature, axes = xp.linalg.eigh(at * scale[:, None] * scale)
+    scaled = at * scale[:, None] * scale
+    curvature, axes = one_by_one(scaled) if isinstance(scaled, jax.Array) else xp.linalg.eigh(scaled)
     bent = abs(curvature) > 10 * d * np.finfo(g.dtype).eps * abs(curvature).max()
     inverse = xp.where(bent, 1 / xp.where(bent, abs(curvature), 1.0), 0.0)
 
@@ -239,6 +241,21 @@ def newton_step(g: Array, packed: Array) -> Array:
         return scale * (axes @ (inverse * (axes.T @ (scale * right))))
 
     return solve(g - (H - at) @ solve(fixed(g)))
+
+
+@jax.custom_batching.custom_vmap
+def one_by_one(symmetric: Array) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors, of a batch in turn.
+
+    On processors LAPACK shares a batch out among the threads of all programs and waits: on two cores two batches at
+    once wait for each other without end.
+    """
+    return tuple(jnp.linalg.eigh(symmetric))
+
+
+@one_by_one.def_vmap
+def _batch(size: int, batched: list[bool], symmetric: Array) -> tuple[tuple[Array, Array], tuple[bool, bool]]:
+    return lax.map(one_by_one, symmetric), (True, True)
 
 
 # The same code runs on JAX's arrays and, in small fits, on NumPy's.
