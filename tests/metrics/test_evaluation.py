@@ -94,6 +94,15 @@ def test_killed_and_resumed_it_ends_where_it_would_have_ended(tmp_path, monkeypa
     assert len(longer.evaluated_rounds) == len(whole.evaluated_rounds) + 1
 
 
+@pytest.mark.slow
+def test_on_several_processes_it_sees_the_same_and_ends_at_the_same_round():
+    one, two = (fp.run(FEDAVG, PROBLEM, 200, evaluate=AT, processes=count) for count in (1, 2))
+    jax.tree.map(np.testing.assert_array_equal, one.evaluation, two.evaluation)
+    here = fp.run(FEDAVG, PROBLEM, 200, evaluate=AT)
+    assert one.best_rounds == two.best_rounds == here.best_rounds and one.rounds[-1] == here.rounds[-1] < 200
+    np.testing.assert_allclose(here.evaluation["mse"], two.evaluation["mse"], rtol=1e-9)
+
+
 def test_repeats_have_their_own_best_models():
     done = fp.run(FEDAVG, PROBLEM, 60, evaluate=dataclasses.replace(AT, patience=None), participation=2, repeats=3)
     assert len(set(done.best_rounds)) > 1, "a seed that tells repeats apart"
