@@ -168,7 +168,8 @@ class OneTick(fp.Extra):
     """Does not subtract the last tick's step."""
 
     def local(self, near, own, agent):
-        return super().local(near, own._replace(moved=own.moved * 0.0), agent)
+        new, kept = super().local(near, own, agent)
+        return new, kept._replace(before=kept.before + self.step * agent.field(own.model))
 
 
 @mutant("push_sum", "path")

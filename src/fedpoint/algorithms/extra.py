@@ -13,11 +13,10 @@ from fedpoint.core.types import Message, Model, State
 
 
 class TwoTicks(NamedTuple):
-    """A node's model, and of the tick before: the model's mean with the neighbours' and half of it, and the step."""
+    """A node's model, and of the tick before what is subtracted: half of the model and its mean, less the step."""
 
     model: Model
-    half: Model
-    moved: Model
+    before: Model
 
 
 class Extra(Corrected):
@@ -54,13 +53,14 @@ class Extra(Corrected):
     step: float = positive(per_agent=True)
 
     def init(self, w: Model) -> tuple[State, State]:
-        # w^1 follows from w^0 by the second formula if what stands for the tick before adds up to zero
-        return Near(w * 0.0, 0.0), TwoTicks(w, w, w * 0.0)
+        # w^1 follows from w^0 by the second formula if w^0 is what is subtracted
+        return Near(w * 0.0, 0.0), TwoTicks(w, w)
 
     def local(self, near: Near, own: TwoTicks, agent: Agent) -> tuple[Message, TwoTicks]:
         w, mean, move = own.model, mixed(near, own.model), self.step * agent.field(own.model)
-        new = w + mean - own.half - (move - own.moved)
-        return new, TwoTicks(new, 0.5 * (w + mean), move)
+        both = w + mean
+        new = both - own.before - move
+        return new, TwoTicks(new, 0.5 * both - move)
 
     def remembered(self, heard: Near, own: TwoTicks, arrived: Message) -> None:
         return None  # its last gradient is its own
