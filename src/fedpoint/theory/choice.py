@@ -134,8 +134,8 @@ def doubt_of(setting: Setting) -> str:
         return UNTOLD
     if s.multiplies_luck:
         return "the hub multiplies what depends on how many steps agents took"
-    if s.topology.by_node and not s.exact and samples_per_round(s.algorithm) != 1:
-        return "nodes take several samples a round"
+    if s.topology.by_node and not s.exact and samples_per_round(s.algorithm) is None:
+        return "how many samples nodes take is drawn in the run"
     return ""
 
 
