@@ -232,7 +232,10 @@ def _least_cost(made: Plan, search: Search, method: Method) -> float | None:
     best = next((c for c in made.choices if c.title == method.plain), None)
     if method.channel is None or best is None or best.step is None:
         return None
-    use = search.use(method, method(best.step, best.local_steps), best.participation, best.local_steps)
+    try:
+        use = search.use(method, method(best.step, best.local_steps), best.participation, best.local_steps)
+    except FedpointError:
+        return None  # a method that is refused over this channel: the search says why
     return search.goal.cost(use) * best.rounds
 
 
