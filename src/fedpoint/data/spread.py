@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpoint.core.arguments import checked
+from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.arrays import array_of, told_apart
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.kinds import Count
 from fedpoint.core.numbers import counted
 from fedpoint.core.text_table import aligned
 
@@ -23,6 +24,7 @@ MOST = 30  # classes; targets of more values are cut into parts of equal size
 PARTS = 5
 
 
+@checked_methods
 @dataclass(frozen=True, eq=False)
 class Spread:
     """Rows by agent and class; `fp.data.spread` counts them.
@@ -54,7 +56,7 @@ class Spread:
         """The mean of `skew`, weighted by rows."""
         return float(self.rows @ self.skew / self.rows.sum())
 
-    def text(self, most: int = 20) -> str:
+    def text(self, most: Count = 20) -> str:
         """The table, of the agents with most rows and with fewest.
 
         Args:
