@@ -42,5 +42,5 @@ def test_an_empty_inbox_leaves_the_model_where_it_is(name):
         hub = method.combine(hub, Inbox(message, message, one, one))
         after = method.combine(hub, nothing_heard(message))
         assert all(np.isfinite(a).all() for a in jax.tree.leaves(after))
-        moved = np.abs(np.asarray(method.read(after, ())) - np.asarray(method.read(hub, ()))).max()
+        moved = np.abs(np.asarray(method.shown(after, memory)) - np.asarray(method.shown(hub, memory))).max()
     assert moved < 1e-12 or name in GOES_ON, f"{name} moved by {moved}"
