@@ -76,6 +76,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
             "Offer",
             "Plan",
             "Price",
+            "Probe",
             "Proof",
             "Run",
             "PrivacyCertificate",
