@@ -50,7 +50,7 @@ class Sweep:
 
     @cached_property
     def _aims(self) -> list[Model | None]:
-        """What each point is after: on a network its own solution, which depends on the coupling."""
+        """What each point is after: nodes and agents with own models have a solution that depends on coupling or pull."""
         session = self.run.session
         return [algorithm.aim(session.problem, session.network) for algorithm in self.algorithms]
 
@@ -63,7 +63,7 @@ class Sweep:
     def error(self) -> np.ndarray:
         """(points, repeats, n)."""
         session = self.run.session
-        if not session.algorithm.at_agents:
+        if not (session.algorithm.at_agents or session.algorithm.personal):
             return self._by_point(self.run.error)
         for point, algorithm, aim in zip(self.points, self.algorithms, self._aims, strict=True):
             if aim is None:
