@@ -50,7 +50,7 @@ class Sweep:
 
     @cached_property
     def _aims(self) -> list[Model | None]:
-        """What each point is after: nodes and agents with own models have a solution that depends on coupling or pull."""
+        """What each point is after: that of nodes and of agents with own models depends on coupling or pull."""
         session = self.run.session
         return [algorithm.aim(session.problem, session.network) for algorithm in self.algorithms]
 
