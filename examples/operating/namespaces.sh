@@ -125,7 +125,7 @@ on west join west project/certificates/west.crt
 start west site west
 
 say "The north is revoked while a study runs"
-issue 5 '["north", "south", "west"]' 120 south west
+issue 5 '["north", "south", "west"]' 200 south west
 until_file north/studies/mortality.5/approval.json
 (run_study 5 > run.log 2>&1) & running[run]=$!
 until_file north/studies/mortality.5/records/audit.jsonl
@@ -133,6 +133,9 @@ until_said north/studies/mortality.5/records/audit.jsonl '"kind":"work"'
 on lead revoke north --project project
 wait "${running[run]}"; unset "running[run]"
 cat run.log
+worked() { grep -c '"kind":"work"' "$1/studies/mortality.5/records/audit.jsonl"; }
+echo "the north has worked in $(worked north) rounds, the south in $(worked south)"
+[ "$(worked north)" -lt "$(worked south)" ] || { echo "the north was not refused" >&2; exit 1; }
 say "What the sites said meanwhile"
 grep -h "has come\|approved\|ended" north.log south.log west.log | cut -c1-160 | sort -u | head -20
 say "done"
