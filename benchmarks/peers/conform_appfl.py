@@ -10,6 +10,8 @@ from appfl.algorithm.trainer.fedprox_trainer import FedProxTrainer
 from bridge_torch import Point, loss
 from omegaconf import OmegaConf
 
+WEIGHTED = {"client_weights_mode": "sample_size", "optimize_memory": False}  # it collects garbage at every number
+
 
 class Model(Point):
     def forward(self, data):
@@ -23,7 +25,7 @@ class Federation:
 
     def trainer(self, agent, w):
         configs = {"mode": "step", "num_local_steps": agent.steps, "optim": "SGD", "optim_args": {"lr": bridge.STEP}}
-        configs |= {"mu": bridge.PULL, "train_batch_size": 1}
+        configs |= {"mu": bridge.PULL, "train_batch_size": 1, "optimize_memory": False}
         return FedProxTrainer(
             model=Model(w),
             loss_fn=None,
@@ -35,7 +37,7 @@ class Federation:
 
     def round(self, w, agents, population):
         if self.aggregator is None:
-            self.aggregator = FedAvgAggregator(Model(w), OmegaConf.create({"client_weights_mode": "sample_size"}))
+            self.aggregator = FedAvgAggregator(Model(w), OmegaConf.create(WEIGHTED))
         local = {}
         for agent in agents:
             trainer = self.trainers.setdefault(agent.k, self.trainer(agent, w))

@@ -4,8 +4,8 @@ give.
     python benchmarks/peers/scoreboard.py [--peers a,b] [--page]
 
 Each framework is installed into an environment of its own below build/peers. Its methods go through `fp.certify`, its
-mechanisms of privacy through `fp.privacy.certify`. Writes benchmarks/SCOREBOARD.md, unless a part was chosen; --page
-writes it again from build/peers/scoreboard.json.
+mechanisms of privacy through `fp.privacy.certify`. With --peers the rest of the page stays as it was found before.
+--page writes it again from build/peers/scoreboard.json.
 """
 
 from __future__ import annotations
@@ -102,6 +102,14 @@ class Scoreboard:
     def __init__(self, peers: list[str], console: Console):
         self.peers, self.console = peers, console
         self.found: dict[str, Any] = {"methods": [], "mechanisms": [], "reproductions": [], "installed": {}}
+        before = PLACE / "scoreboard.json"
+        if before.exists():
+            for kind, verdicts in json.loads(before.read_text()).items():
+                self.found[kind] = verdicts if isinstance(verdicts, dict) else [v for v in verdicts if self._kept(v)]
+
+    def _kept(self, verdict: dict[str, Any]) -> bool:
+        """Whether it is of a framework that is not asked for."""
+        return (verdict.get("peer") or verdict["script"].split("_")[0]) not in self.peers
 
     def fill(self) -> dict[str, Any]:
         pythons = {}
@@ -175,23 +183,28 @@ def text(found: dict[str, Any]) -> str:
     lines.append(row("framework", "method", "as it claims", "everyone takes part", "some take part", "mistake",
                      "NumPy loop, apart", "script"))  # fmt: skip
     lines.append("|---|---|---|---|---|---|---:|---|")
-    lines += [_method(v) for v in found["methods"]]
+    lines += [_method(v) for v in in_order(found["methods"])]
     lines += ["", "## Which privacy mechanisms give", MECHANISMS]
     lines.append(row("framework", "mechanism", "setting", "epsilon claimed", "spent at least", "verdict", "mistake",
                      "script"))  # fmt: skip
     lines.append("|---|---|---|---:|---:|---|---|---|")
-    lines += [_mechanism(v) for v in found["mechanisms"]]
+    lines += [_mechanism(v) for v in in_order(found["mechanisms"])]
     lines += ["", "## What the scripts print", ""]
     lines += [
         "In an environment of the framework: `python benchmarks/peers/reproductions/NAME`. Status 0: so it is.",
         "",
     ]
-    for r in found["reproductions"]:
+    for r in sorted(found["reproductions"], key=lambda r: str(r["script"])):
         shown = "" if r["shown"] else " (**not shown**)"
         lines.append(f"- `{r['script']}`{shown}: {' '.join(r['printed'])}")
     failed = {peer: error for peer, error in found["installed"].items() if error}
     lines += ["", *(f"{PEERS[peer].title} does not install: {error}" for peer, error in failed.items())]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def in_order(verdicts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As the catalogue has the frameworks."""
+    return sorted(verdicts, key=lambda v: list(PEERS).index(v["peer"]))
 
 
 def _titled(v: dict[str, Any]) -> str:
@@ -237,8 +250,7 @@ def main() -> int:
         PLACE.mkdir(parents=True, exist_ok=True)
         found = Scoreboard(peers, Console(stderr=True)).fill()
     print(text(found))
-    if not options.peers:
-        (catalogue.ROOT / "benchmarks" / "SCOREBOARD.md").write_text(text(found))
+    (catalogue.ROOT / "benchmarks" / "SCOREBOARD.md").write_text(text(found))
     return 0
 
 
