@@ -59,3 +59,18 @@ def test_no_point_is_the_best_where_all_diverged():
     assert not np.isfinite(wild.error[..., -1]).any()
     with pytest.raises(fp.FedpointError, match=r"every point of the sweep diverged: step=1e\+08; step=1e\+09"):
         wild.best()
+
+
+def test_parts_that_stay_with_agents_are_swept_as_they_are_run():
+    """The first number of two is shared."""
+    problem = fp.problems.Loss(
+        lambda w, x: ((w["a"] + w["b"] - x) ** 2 + w["b"] ** 2).mean(),
+        {"a": np.zeros(()), "b": np.zeros(())},
+        np.array([1.0, 2.0, 3.0]),
+    )
+    options = {"rounds": 3, "share": "a"}
+    swept = fp.sweep(fp.FedAvg(step=0.1), problem, over={"step": [0.1, 0.2]}, **options)
+    for i, step in enumerate([0.1, 0.2]):
+        run = fp.run(fp.FedAvg(step=step), problem, **options)
+        for name in ("a", "b"):
+            np.testing.assert_allclose(swept.model[name][i], run.model[name][0], rtol=1e-12)

@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from fedpoint.graphs.network import Network
 
 
+def method_of(experiment: Experiment) -> Algorithm:
+    """The method with what is shared of a model, and with what the channel keeps."""
+    start = experiment.start_model
+    one = start if experiment.network is None else jax.tree.map(lambda a: a[0], start)
+    method = sharing(experiment.algorithm, experiment.share, wrap(one), experiment.problem.carried)
+    return bind_algorithm(experiment.channel.around(method), experiment.problem)
+
+
 @dataclass(frozen=True, eq=False)
 class Bound:
     """What engine, theory, planner, certificate and sites take. `for_rounds` makes timetables longer."""
@@ -45,10 +53,7 @@ class Bound:
 
     @classmethod
     def of(cls, experiment: Experiment) -> Bound:
-        start, on_network = experiment.start_model, experiment.network is not None
-        one = jax.tree.map(lambda a: a[0], start) if on_network else start
-        method = sharing(experiment.algorithm, experiment.share, wrap(one), experiment.problem.carried)
-        algorithm = bind_algorithm(experiment.channel.around(method), experiment.problem)
+        start, algorithm = experiment.start_model, method_of(experiment)
         bound = cls(experiment, algorithm, experiment.timing, Star(personal=algorithm.personal), NOT_WIRED, start)
         return bound.for_rounds(1)
 

@@ -9,7 +9,7 @@ from typing import Unpack
 import jax
 import numpy as np
 
-from fedpoint.core.algorithm import Algorithm, bind_algorithm
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.kinds import Whole
@@ -18,6 +18,7 @@ from fedpoint.core.record import values_of, with_leaves
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.memory import check_records
 from fedpoint.engine.session import Session
+from fedpoint.experiment.bound import method_of
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.problems.base import Problem
 from fedpoint.results.drive import begin, drive
@@ -72,7 +73,7 @@ def sweep(
     largest = largest.replace(repeats=repeats)
     check_memory(count, f"{count:,} runs at once", "take fewer values or repeats")
     check_records(largest, rounds, count)
-    bound = [traced(bind_algorithm(experiment.channel.around(a), experiment.problem), over) for a in algorithms]
+    bound = [traced(method_of(experiment.replace(algorithm=a)), over) for a in algorithms]
     lanes = jax.tree.map(lambda *a: np.repeat(np.stack(a), repeats, axis=0), *bound)
     session = Session(largest.bind(), largest.every(rounds, count), swept=lanes)
     return Sweep(points, algorithms, drive(begin(session), rounds), repeats)
