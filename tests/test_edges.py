@@ -36,7 +36,7 @@ def bowls(scale=1.0):
     ],
 )
 def test_no_agent(make):
-    with pytest.raises(FedpointError, match=r"there is no agent|agents must be a whole number, at least 1"):
+    with pytest.raises(FedpointError, match=r"there are no agents|agents must be a whole number, at least 1"):
         make()
 
 

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import fedpoint as fp
+from fedpoint.cli import progress
 from fedpoint.cli.lab import lab as command
 from fedpoint.lab import Lab, LabOutcome, find, names, perform
 from fedpoint.lab.picture import picture
@@ -99,15 +100,16 @@ def test_simulation_agrees_with_the_prediction():
     assert {(100, 0), (100, 600), (10, 0), (10, 600)} <= set(seen)
 
 
-def test_command_for_people(tmp_path):
+def test_command_for_people(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS", 0.0)  # between two lines on stderr
     result = call("observation-1", "--rounds", 40, "--repeats", 1, "--out", tmp_path / "new", "--format", "svg")
     assert result.exit_code == 0
     assert (tmp_path / "new" / "observation-1.svg").read_bytes().startswith(b"<?xml")
     assert f"Picture: {tmp_path / 'new' / 'observation-1.svg'}" in result.stdout
     assert "the floor is" in result.stdout and "Not at the steady state after 40 rounds" in result.stdout
     assert re.search(r"ratio +apart", result.stdout) and "how many standard errors" in result.stdout
-    done = sorted(line.split("  ")[1] for line in result.stderr.splitlines())
-    assert done == ["K = 100, L = 100, E = 1, spread 0", "K = 100, L = 100, E = 1, spread 0.1"]
+    lines = [re.fullmatch(r"observation-1: [01] of 2 settings done, now (.*)", x) for x in result.stderr.splitlines()]
+    assert {line[1] for line in lines} == {"K = 100, L = 100, E = 1, spread 0", "K = 100, L = 100, E = 1, spread 0.1"}
 
 
 def test_command_for_programs(tmp_path):

@@ -145,7 +145,7 @@ def test_fashion_mnist_of_three_pictures(tmp_path):
     with pytest.raises(fp.FedpointError, match="apt-get install dataset-fashion-mnist"):
         fp.data.fashion_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\1\0\0\0\2\3"))
-    with pytest.raises(fp.FedpointError, match="is no file of Fashion-MNIST"):
+    with pytest.raises(fp.FedpointError, match="is not a Fashion-MNIST file"):
         fp.data.fashion_mnist(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(b"cut")
     with pytest.raises(fp.FedpointError, match="cannot be read"):

@@ -79,7 +79,11 @@ def test_one_regional_round_is_the_method_without_regions(method):
 def test_every_method_whose_hubs_merge_is_among_them():
     """A mean of hubs is the hub of all, or it is refused."""
     told = {type(method) for method in METHODS}
-    assert {card.cls for card in CATALOGUE.values() if card.cls.merges is True} <= told
+    merging = {card.cls for card in CATALOGUE.values() if card.cls.merges is True}
+    assert {cls for cls in merging if not cls.personal} <= told
+    for method in (fp.Ditto(STEP), fp.FineTuned(STEP), fp.APFL(STEP)):
+        with pytest.raises(fp.FedpointError, match="agents with models of their own have one hub"):
+            fp.run(method, QUAD, regions=REGIONS, rounds=1)
     for method in (fp.Scaffnew(STEP, 0.5), fp.FedAdam(STEP), fp.Averaged(fp.FedAvg(STEP))):
         with pytest.raises(fp.FedpointError, match="whose hub only adds what it hears"):
             fp.run(method, QUAD, regions=REGIONS, rounds=1)

@@ -1,8 +1,10 @@
 """A server of the live page, as `fedpoint ui` runs it, and a plain client."""
 
 import contextlib
+import faulthandler
 import http.client
 import queue
+import sys
 import threading
 
 import pytest
@@ -92,4 +94,6 @@ def serving(runs, host="127.0.0.1", warm=False):
     finally:
         server.handle_exit(2, None)
         thread.join(timeout=60)
+        if thread.is_alive():
+            faulthandler.dump_traceback(sys.__stderr__)  # where it hangs
         assert not thread.is_alive(), "the server did not end"

@@ -73,9 +73,10 @@ def sweep(
     largest = largest.replace(repeats=repeats)
     check_memory(count, f"{count:,} runs at once", "take fewer values or repeats")
     check_records(largest, rounds, count)
+    whole = largest.bind()
     bound = [traced(method_of(experiment.replace(algorithm=a)), over) for a in algorithms]
     lanes = jax.tree.map(lambda *a: np.repeat(np.stack(a), repeats, axis=0), *bound)
-    session = Session(largest.bind(), largest.every(rounds, count), swept=lanes)
+    session = Session(whole, largest.every(rounds, count), swept=lanes)
     return Sweep(points, algorithms, drive(begin(session), rounds), repeats)
 
 
