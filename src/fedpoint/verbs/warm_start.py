@@ -24,10 +24,10 @@ def warm_start(path: str | Path, problem: Problem) -> Model:
         path: what `run.export` wrote, or the folder of a finished run.
         problem: for which it is to be the start: its models must have the same arrays.
 
-    >>> import fedpoint as fp
-    >>> quad = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]])
-    >>> fp.run("fedavg", quad, step=0.5, rounds=20).export("model.npz")
-    >>> fp.run("fedavg", quad, step=0.5, rounds=0, start=fp.warm_start("model.npz", quad)).model.round(3)
+    >>> import tempfile, fedpoint as fp
+    >>> quad, path = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]]), f"{tempfile.mkdtemp()}/model.npz"
+    >>> fp.run("fedavg", quad, step=0.5, rounds=20).export(path)
+    >>> fp.run("fedavg", quad, step=0.5, rounds=0, start=fp.warm_start(path, quad)).model.round(3)
     array([[0.667]])
     """
     arrays, _ = load_model(path)
