@@ -9,7 +9,7 @@ from typing import Any
 
 import bridge
 import numpy as np
-from lines import Line
+from lines import Asked, Line
 
 import fedpoint as fp
 
@@ -65,17 +65,11 @@ class Subject:
 
 
 def certify(python: Path, peer: str, method: str, log: Path) -> Verdict:
-    verdict, line = Verdict(peer, method), None
-    try:
-        line = Line(python, f"conform_{peer}.py", method, log, LIMIT)
-        verdict.version = line.version
+    def judged(line: Line, verdict: Verdict) -> None:
         examine(Subject(line, f"{peer}'s {method}"), method, verdict)
-    except (OSError, RuntimeError, fp.FedpointError) as error:
-        verdict.error = str(error)
-    finally:
-        if line is not None:
-            line.close()
-    return verdict
+
+    asked = Asked(python, f"conform_{peer}.py", method, log, LIMIT)
+    return asked.about(Verdict(peer, method), judged)
 
 
 def examine(subject: Any, method: str, verdict: Verdict) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from processes import last_words
+
+import fedpoint as fp
 
 HERE = Path(__file__).resolve().parent
 
@@ -46,3 +49,35 @@ class Line:
             self._process.kill()
             self._process.wait()
         self._log.close()
+
+
+class Judged(Protocol):
+    version: str
+    error: str
+
+
+Verdict = TypeVar("Verdict", bound=Judged)
+
+
+class Asked(NamedTuple):
+    """A script of a framework's environment, which answers by its name what is asked."""
+
+    python: Path
+    script: str
+    name: str
+    log: Path
+    limit: float
+
+    def about(self, verdict: Verdict, judged: Callable[[Line, Verdict], None]) -> Verdict:
+        """The verdict, with the version that was judged, or with what went wrong."""
+        line = None
+        try:
+            line = Line(*self)
+            verdict.version = line.version
+            judged(line, verdict)
+        except (OSError, RuntimeError, fp.FedpointError) as error:
+            verdict.error = str(error)
+        finally:
+            if line is not None:
+                line.close()
+        return verdict

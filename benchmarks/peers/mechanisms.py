@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from claims import CLIP, DELTA, EPSILON, NUMBERS
-from lines import Line
+from lines import Asked, Line
 
 import fedpoint as fp
 
@@ -59,17 +59,12 @@ class Released:
 
 def certify(python: Path, claim: Claim, log: Path) -> Verdict:
     verdict = Verdict(claim.peer, claim.mechanism, claim.setting, claim.epsilon, claim.delta)
-    line = None
-    try:
-        line = Line(python, f"mechanisms_{claim.peer}.py", claim.mechanism, log, LIMIT)
-        verdict.version = line.version
+
+    def judged(line: Line, verdict: Verdict) -> None:
         examine(Released(line, f"{claim.peer}'s {claim.mechanism}"), claim, verdict)
-    except (OSError, RuntimeError, fp.FedpointError) as error:
-        verdict.error = str(error)
-    finally:
-        if line is not None:
-            line.close()
-    return verdict
+
+    asked = Asked(python, f"mechanisms_{claim.peer}.py", claim.mechanism, log, LIMIT)
+    return asked.about(verdict, judged)
 
 
 def examine(mechanism: Released, claim: Claim, verdict: Verdict) -> None:
