@@ -4,8 +4,10 @@ import importlib
 import json
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,7 +106,7 @@ def test_a_process_that_does_not_end_is_ended_with_its_children(tmp_path):
 
 def test_a_clock_makes_blocks_and_a_report(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(common.time, "time", lambda: now[0])
+    monkeypatch.setattr(common, "time", SimpleNamespace(time=lambda: now[0], process_time=time.process_time))
     monkeypatch.setattr(common, "BEGUN", 97.0)
     monkeypatch.setenv("PEER_OUT", str(tmp_path))
     clock = common.Clock()

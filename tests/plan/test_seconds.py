@@ -1,7 +1,7 @@
 """`fp.plan(..., seconds=)`: the best so far, on time, and what was not looked at."""
 
 import json
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,8 +21,11 @@ def quadratic():
 def clock(monkeypatch):
     """Time passes when a forecast is asked for, one second each, and not otherwise."""
     now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    from fedpoint.verbs.plan import search
+    from fedpoint.verbs.plan import planner, search
+
+    # Of these modules alone: a server in another thread would wait for ever for a clock that stands still.
+    for module in (planner, search):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     for name in ("attempt", "attempt_affine"):
         real = getattr(search, name)
