@@ -10,6 +10,7 @@ import numpy as np
 from fedpoint.algorithms.fedavg import FedAvg
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.types import Message, Model, Number, State
 
 if TYPE_CHECKING:
@@ -18,14 +19,33 @@ if TYPE_CHECKING:
 Field: TypeAlias = Callable[[Model], Model]  # an agent's field, of the sample of one step
 
 
-class Beside(FedAvg):
+class OwnModels(Algorithm):
+    """The hub holds one model, and each agent keeps another, which is its own: the agent's memory."""
+
+    personal = True
+
+    def init(self, w: Model) -> tuple[State, State]:
+        return w, w
+
+    def read(self, w: Model, v: Model) -> Model:
+        return v
+
+    def shown(self, w: Model, newcomer: Model) -> Model:
+        return w  # own models stay with their agents
+
+    def begun_from(self, w: Model, v: Model) -> Model:
+        return w
+
+    def remembered(self, heard: Model, v: Model, arrived: Message) -> None:
+        return None  # an agent's own model does not show in its message
+
+
+class Beside(OwnModels, FedAvg):
     """FedAvg, and at each agent a model v of its own beside the common w; what is sent is FedAvg's.
 
     A subclass says how v moves (`slope`), and where needed from where (`begins`), for how many steps (`own`), and what
     of it is the agent's model (`read`).
     """
-
-    personal = True
 
     def slope(self, w: Model, v: Model, field: Field) -> Model:
         """What an own step subtracts from v, times the step.
@@ -58,21 +78,6 @@ class Beside(FedAvg):
 
     def samples(self, steps: int) -> int:
         return steps + int(self.own(steps))
-
-    def init(self, w: Model) -> tuple[State, State]:
-        return w, w
-
-    def read(self, w: Model, v: Model) -> Model:
-        return v
-
-    def shown(self, w: Model, newcomer: Model) -> Model:
-        return w  # own models stay with their agents
-
-    def begun_from(self, w: Model, v: Model) -> Model:
-        return w
-
-    def remembered(self, heard: Model, v: Model, arrived: Message) -> None:
-        return None  # an agent's own model does not show in its message
 
     def local(self, w: Model, v: Model, agent: Agent) -> tuple[Message, Model]:
         change, _ = super().local(w, v, agent)

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpoint.algorithms.beside import held
+from fedpoint.algorithms.beside import OwnModels, held
 from fedpoint.algorithms.references import DINH
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, counts, positive
+from fedpoint.core.algorithm import Card, counts, positive
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.steps import LocalSteps
-from fedpoint.core.types import Form, Message, Model, Number, State
+from fedpoint.core.types import Form, Message, Model, Number
 from fedpoint.problems.base import Problem
 
 if TYPE_CHECKING:
     from fedpoint.graphs.network import Network
 
 
-class PFedMe(Algorithm):
+class PFedMe(OwnModels):
     r"""pFedMe.
 
     $$\theta_k = \arg\min_\theta f_k(\theta) + \frac{\text{pull}}{2} |\theta - w_k|^2, \qquad
@@ -57,7 +57,6 @@ class PFedMe(Algorithm):
         fails="several local steps, which drift; proximal problems of large networks, which are solved exactly here",
     )
     exact_moments = True
-    personal = True
     proximal = True
     full = True  # a proximal point is of exact fields
     goal = "each agent's proximal point of the envelopes' minimum"
@@ -70,23 +69,8 @@ class PFedMe(Algorithm):
     def alike(self) -> bool:
         return True
 
-    def init(self, w: Model) -> tuple[State, State]:
-        return w, w
-
     def base(self, w: Model) -> Model:
         return w
-
-    def read(self, w: Model, theta: Model) -> Model:
-        return theta
-
-    def shown(self, w: Model, newcomer: Model) -> Model:
-        return w  # own models stay with their agents
-
-    def begun_from(self, w: Model, theta: Model) -> Model:
-        return w
-
-    def remembered(self, heard: Model, theta: Model, arrived: Message) -> None:
-        return None  # an agent's own model does not show in its message
 
     def local(self, w: Model, theta: Model, agent: Agent) -> tuple[Message, Model]:
         def advance(state: tuple[Model, Model], e: Number) -> tuple[Model, Model]:

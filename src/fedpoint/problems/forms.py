@@ -97,10 +97,7 @@ class Plain(Form):
 
     @property
     def learnt(self) -> tuple[bool, ...]:
-        if not self._stateful:
-            return (True,) * len(jax.tree.leaves(self.start))
-        sizes = [len(jax.tree.leaves(self.start[name])) for name in (PARAMS, STATE)]
-        return (True,) * sizes[0] + (False,) * sizes[1]
+        return learnt_of(self.start, self._stateful)
 
     def call(self, loss: Called, model: Model, batch: Data, key: Array | None) -> tuple[Tree, Model]:
         network = self._network(model, key)
@@ -194,6 +191,14 @@ class Exact:
 def in_kind(tree: Tree, kind: str) -> Tree:
     """Real numbers in this precision."""
     return jax.tree.map(lambda a: a.astype(kind) if jnp.issubdtype(a.dtype, jnp.floating) else a, tree)
+
+
+def learnt_of(start: Model, stateful: bool) -> tuple[bool, ...]:
+    """Which arrays are learnt: of a model with a state, not those of the state."""
+    if not stateful:
+        return (True,) * len(jax.tree.leaves(start))
+    sizes = [len(jax.tree.leaves(start[name])) for name in (PARAMS, STATE)]
+    return (True,) * sizes[0] + (False,) * sizes[1]
 
 
 def kinds_of(state: Tree) -> tuple[np.dtype | None, ...]:

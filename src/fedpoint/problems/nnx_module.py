@@ -10,7 +10,7 @@ from jax import Array
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Data, Model, Tree
-from fedpoint.problems.forms import PARAMS, STATE, Asked, Called, Form, as_floats, as_given, kinds_of
+from fedpoint.problems.forms import PARAMS, STATE, Asked, Called, Form, as_floats, as_given, kinds_of, learnt_of
 
 
 class NnxModule(Form):
@@ -33,10 +33,7 @@ class NnxModule(Form):
 
     @property
     def learnt(self) -> tuple[bool, ...]:
-        if not self._stateful:
-            return (True,) * len(jax.tree.leaves(self.start))
-        sizes = [len(jax.tree.leaves(self.start[name])) for name in (PARAMS, STATE)]
-        return (True,) * sizes[0] + (False,) * sizes[1]
+        return learnt_of(self.start, self._stateful)
 
     def _module(self, model: Model, key: Array | None) -> nnx.Module:
         params, state, streams = (jax.tree.map(lambda a: a, s) for s in (self._params, self._state, self._streams))
