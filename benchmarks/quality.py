@@ -158,14 +158,17 @@ def compared(experiment: fp.Experiment) -> dict[str, Any]:
     slowest = max(float(f.rate or 0.0), math.sqrt(f.rate_ms or 0.0), 0.5)
     if slowest > 1 - 5 / LONGEST:
         return {"refused": f"it takes more than {LONGEST} rounds to settle"}
-    rounds = int(np.clip(math.log(1e-3) / math.log(slowest), 40, LONGEST))
+    rounds = int(np.clip(math.log(1e-4) / math.log(slowest), 40, LONGEST))
     begun = time.process_time()
     run = fp.run(experiment.replace(repeats=REPEATS, record_every=1), rounds=rounds)
     run_seconds = time.process_time() - begun
     errors = np.asarray(run.error)[:, -max(1, rounds // 10) :].mean(1)
     found: dict[str, Any] = {"forecast_seconds": forecast_seconds, "run_seconds": run_seconds, "rounds": rounds}
-    found["floor"] = [floor, float(errors.mean()), standard_error(errors)]
-    found |= of_models(f, models_of(run), bias)
+    left = slowest ** (0.9 * rounds) * math.sqrt(start)  # of the way to the limit, which no error of the mean shows
+    unsettled = left * (left + 2 * math.sqrt(floor))
+    found["floor"] = [floor, float(errors.mean()), standard_error(errors) + unsettled]
+    nodes = experiment.problem.agents if experiment.network is not None else 1
+    found |= of_models(f, models_of(run), bias, left, nodes)
     if reached is not None and math.isfinite(reached):
         curve = np.asarray(run.error).mean(0)
         below = np.flatnonzero(curve <= target)
@@ -181,21 +184,20 @@ def models_of(run: fp.Run) -> np.ndarray:
     return np.concatenate([np.asarray(a).reshape(*a.shape[:2], -1) for a in jax.tree.leaves(run.history)], axis=2)
 
 
-def of_models(f: fp.Forecast, models: np.ndarray, bias: float | None) -> dict[str, Any]:
-    """The mean of the runs: how far from w* it settles, and how fast it does."""
+def of_models(f: fp.Forecast, models: np.ndarray, bias: float | None, left: float, nodes: int) -> dict[str, Any]:
+    """The mean of the runs: how far from w* it settles, and how fast. Squared distances are means over nodes."""
     found: dict[str, Any] = {}
     last = models[:, -max(1, models.shape[1] // 10) :].mean(1)
     doubt = last.var(0, ddof=1) / REPEATS
     if f.optimum is not None and bias is not None:
         away = (last.mean(0) - np.resize(f.optimum, models.shape[2])) ** 2
-        nodes = models.shape[2] // f.optimum.size  # the distance is a mean over nodes
         measured = math.sqrt(max(0.0, float((away - doubt).sum()) / nodes))
-        found["bias"] = [bias, measured, math.sqrt(float(doubt.sum()) / nodes)]
+        found["bias"] = [bias, measured, math.sqrt(float(doubt.sum()) / nodes) + left]
     path = f.mean_path(models.shape[1] - 1)
-    nodes = models.shape[2] // path.shape[1]
-    mean = models.mean(0).reshape(len(path), nodes, -1).mean(1)
+    told = models.shape[2] // path.shape[1]  # a path is of all nodes, or of their mean
+    mean = models.mean(0).reshape(len(path), told, -1).mean(1)
     away = np.linalg.norm(mean - mean[-max(1, len(mean) // 10) :].mean(0), axis=1)
-    seen = np.flatnonzero(away > max(50 * math.sqrt(doubt.sum() / nodes), 1e-3 * away[0]))
+    seen = np.flatnonzero(away > max(50 * math.sqrt(doubt.sum() / told), 1e-3 * away[0]))
     if len(seen) and seen[-1] >= 8:  # over the same rounds: other modes than the slowest are still there
         end = int(seen[-1])
         begin = end // 2
@@ -247,8 +249,9 @@ def text(found: list[dict[str, Any]], seed: int) -> str:
         f"{len(found)} settings drawn at random: {len(METHODS)} methods in turn, {len(PROBLEMS)} kinds of problems of "
         f"{AGENTS} agents, channels, participants, networks.",
         f"{len(done)} are forecast and run {REPEATS} times; {len(refused)} are refused. A forecast is compared with",
-        "the mean of the runs, beyond 3 of its standard errors (rounds to a target: beyond one round; the rate of the",
-        "mean: over the same rounds). `f.accuracy` says beforehand whether a forecast is accurate; exact ones are.",
+        "the mean of the runs, beyond 3 of its standard errors and of what they had not settled yet (rounds to a",
+        "target: beyond one round; the rate of the mean: over the same rounds). `f.accuracy` says beforehand whether a",
+        "forecast is accurate; exact ones are.",
         "",
         *table(done),
         "",

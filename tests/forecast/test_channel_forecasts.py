@@ -6,11 +6,13 @@ Curves are compared with means over repeats at a few rounds, to 4 standard error
 import itertools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedpoint as fp
+from fedpoint.theory.messages import least_spread
 
 C, P = fp.channel, fp.participation
 RNG = np.random.default_rng(0)
@@ -293,3 +295,14 @@ def test_correlated_noise_behind_a_clip():
     assert f.noise_by == "messages" and np.abs(z).max() < 4, z
     fresh = fp.forecast(FEDAVG, QUAD, channel=[C.Clip(0.3), C.Gaussian(0.5)])
     assert np.abs(distances(fresh, FEDAVG, channel=channel)).max() > 10
+
+
+def test_messages_that_do_not_spread_are_drawn_apart():
+    """A constant beside the change, without noise: E mm' - mean mean' is rounding, and was once negative on the whole,
+    which made a curve of NaN. It depends on how programs are compiled, so that a covariance stands here."""
+    mean, C = jnp.array([0.7, 6.5]), -1e-15 * jnp.array([[0.1, 0.2], [0.2, 1.5]])
+    with jax.enable_x64(True):
+        least = least_spread(mean, C)
+        assert least > 1e-6 * jnp.linalg.norm(mean)
+        assert jnp.isfinite(jnp.linalg.cholesky(C + least**2 * jnp.eye(2))).all()
+    assert least_spread(mean, jnp.eye(2)) > 1e-4  # with what spreads

@@ -174,9 +174,7 @@ def _drawn(
     channel, place, k = stage
     like, numbers, drawn = template(space, frame.numbers)[0], frame.numbers, frame.drawn
     d, own = mean.size, jax.tree.map(lambda a: a[k], numbers.inputs.own)
-    scale = jnp.sqrt(jnp.trace(C) / d)
-    least = 1e-3 * scale + 1e-5 * jnp.linalg.norm(mean) + 1e-12  # so that there is a slope where nothing spreads
-    L = jnp.linalg.cholesky(C + least**2 * jnp.eye(d))
+    L = jnp.linalg.cholesky(C + least_spread(mean, C) ** 2 * jnp.eye(d))
     half = drawn.normal
     z = jnp.concatenate([half, -half])
 
@@ -193,6 +191,13 @@ def _drawn(
     G, rest = G + bent, rest + luck
     slope = jax.scipy.linalg.solve_triangular(L, G.T, trans=1, lower=True).T
     return value + moved, slope, rest.T @ rest / len(z)
+
+
+def least_spread(mean: Array, C: Array) -> Array:
+    """How far messages are drawn apart at least, so that there is a slope where nothing spreads: there C is
+    rounding, of either sign."""
+    scale = jnp.sqrt(jnp.maximum(jnp.trace(C), 0.0) / mean.size)
+    return 1e-3 * scale + 1e-5 * jnp.linalg.norm(mean) + 1e-12
 
 
 def _regressed(z: Array, found: Array) -> tuple[Array, Array, Array]:
