@@ -17,8 +17,8 @@ sys.path.insert(0, str(PEERS))
 common, draws, explain, jobs, page, processes, catalogue = (
     importlib.import_module(name) for name in ("common", "draws", "explain", "jobs", "page", "processes", "catalogue")
 )
-scoreboard, certificates, mechanisms, numpy_loops = (
-    importlib.import_module(name) for name in ("scoreboard", "certificates", "mechanisms", "numpy_loops")
+scoreboard, certificates, numpy_loops = (
+    importlib.import_module(name) for name in ("scoreboard", "certificates", "numpy_loops")
 )
 sys.path.remove(str(PEERS))
 

@@ -6,7 +6,7 @@ arrays. What travels is the same tree with nothing where a leaf is fixed, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -16,7 +16,7 @@ from jax.tree_util import DictKey, SequenceKey
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.own_code import is_array
-from fedpoint.core.types import Data, Model, Tree
+from fedpoint.core.types import Model, Tree
 
 PLAIN = (DictKey, SequenceKey)  # steps into dictionaries, lists and tuples
 
@@ -47,17 +47,6 @@ class Fixed:
         return jax.tree.unflatten(
             self.built, [next(arrays) if mine else leaf for leaf, mine in zip(self.leaves, self.learnt, strict=True)]
         )
-
-
-@dataclass(frozen=True, eq=False)
-class OfWhole:
-    """A function of the whole model, as one of what is learnt."""
-
-    function: Callable[[Tree, Data], Tree]
-    fixed: Fixed
-
-    def __call__(self, learnt: Model, data: Data) -> Tree:
-        return self.function(self.fixed.whole(learnt), data)
 
 
 def fixed_of(name: str, model: Tree) -> Fixed:
