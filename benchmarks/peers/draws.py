@@ -16,7 +16,7 @@ from fedpoint.core.random import Key, Stream
 from fedpoint.core.steps import most_steps
 from fedpoint.engine.session import Session
 from fedpoint.experiment import Experiment
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 from fedpoint.problems.rows import Batch
 
 

@@ -58,14 +58,16 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         Scaffold,
     )
     from fedpoint.channel.base import Channel
-    from fedpoint.config.experiment import read, schema, write
+    from fedpoint.config.experiment import read
     from fedpoint.config.load import load
+    from fedpoint.config.writing import schema, write
     from fedpoint.core import steps as steps
     from fedpoint.core.agent import Agent, descend
-    from fedpoint.core.algorithm import CATALOGUE, Algorithm, Card, Reference
+    from fedpoint.core.algorithm import CATALOGUE, Algorithm, Card
     from fedpoint.core.errors import Diverged, FedpointError
     from fedpoint.core.inbox import Inbox
     from fedpoint.core.random import Key
+    from fedpoint.core.reference import Reference
     from fedpoint.core.selection import all_but, only
     from fedpoint.core.wrapped import Wrapped
     from fedpoint.experiment.experiment import Experiment
@@ -94,17 +96,9 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
     from fedpoint.theory.planning_cost import Prices
     from fedpoint.timing import participation as participation
     from fedpoint.timing import staleness as staleness
+    from fedpoint.timing.answering import Answering, read_trace
     from fedpoint.timing.base import Tick, Timing
     from fedpoint.timing.clock import Clock
-    from fedpoint.timing.participation import (
-        Answering,
-        ByWeight,
-        Everyone,
-        Importance,
-        Participation,
-        Uniform,
-        read_trace,
-    )
     from fedpoint.timing.schedule import (
         PartiallyAsynchronous,
         RandomActivation,
@@ -114,6 +108,7 @@ if TYPE_CHECKING:  # what tools read; kept equal to the table below by a test
         TotallyAsynchronous,
         WorstCase,
     )
+    from fedpoint.timing.schemes import ByWeight, Everyone, Importance, Participation, Uniform
     from fedpoint.timing.timed import Arrivals, Waiting
     from fedpoint.timing.trace import Recorded
     from fedpoint.timing.turns import InStep, OwnPace, Replay
@@ -143,7 +138,8 @@ _NAMES = {
     "fedpoint.channel.base": "Channel",
     "fedpoint.gather.base": "Gather",
     "fedpoint.core.agent": "Agent descend",
-    "fedpoint.core.algorithm": "Algorithm CATALOGUE Card Reference",
+    "fedpoint.core.algorithm": "Algorithm CATALOGUE Card",
+    "fedpoint.core.reference": "Reference",
     "fedpoint.timing.base": "Tick Timing",
     "fedpoint.timing.clock": "Clock",
     "fedpoint.timing.timed": "Arrivals Waiting",
@@ -154,7 +150,8 @@ _NAMES = {
     "fedpoint.graphs.network": "Network",
     "fedpoint.graphs.regions": "Regions",
     "fedpoint.metrics.evaluation": "Evaluation",
-    "fedpoint.timing.participation": "Answering ByWeight Everyone Importance Participation Uniform read_trace",
+    "fedpoint.timing.schemes": "ByWeight Everyone Importance Participation Uniform",
+    "fedpoint.timing.answering": "Answering read_trace",
     "fedpoint.core.random": "Key",
     "fedpoint.core.selection": "all_but only",
     "fedpoint.timing.schedule": "PartiallyAsynchronous RandomActivation RandomLinks Schedule Synchronous "
@@ -163,7 +160,8 @@ _NAMES = {
     "fedpoint.core.errors": "Diverged FedpointError",
     "fedpoint.privacy.target": "Privacy",
     "fedpoint.problems.estimate": "Estimates estimate_constants",
-    "fedpoint.config.experiment": "read schema write",
+    "fedpoint.config.experiment": "read",
+    "fedpoint.config.writing": "schema write",
     "fedpoint.config.load": "load",
     "fedpoint.results.predictor": "export",
     "fedpoint.results.run": "Run",

@@ -14,7 +14,7 @@ from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.record import one_agent
 from fedpoint.core.vector import take, wrap
 from fedpoint.experiment.rehearsal import inbox_like
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 from fedpoint.ui import examples
 
 TASK = fp.problems.Quadratic([1.0, 2.0, 3.0, 4.0], [[0.0], [1.0], [2.0], [3.0]])

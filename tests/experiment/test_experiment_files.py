@@ -8,7 +8,7 @@ import own_parts
 import pytest
 
 import fedpoint as fp
-from fedpoint.config.experiment import NotRebuildable
+from fedpoint.config.file import NotRebuildable
 from fedpoint.config.mistakes import Mistakes
 
 EXAMPLES = sorted(path for path in (Path(__file__).parents[2] / "examples").glob("*.toml") if path.stem != "plan")

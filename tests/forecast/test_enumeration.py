@@ -12,7 +12,7 @@ import fedpoint as fp
 from fedpoint.theory.moments import Second
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.steady import fixed_point
-from fedpoint.timing.participation import Moments
+from fedpoint.timing.schemes import Moments
 
 STEP = 0.3
 RELATIVE = 1e-12

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.core.algorithm import by_agent
+from fedpoint.core.settings import by_agent
 from fedpoint.theory.operator import Setting
 
 STEP = 0.05

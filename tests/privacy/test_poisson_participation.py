@@ -18,7 +18,7 @@ from scipy.stats import binom
 import fedpoint as fp
 from fedpoint.core.errors import FedpointError
 from fedpoint.timing.base import Context
-from fedpoint.timing.participation import OVERFLOW, enough_places
+from fedpoint.timing.schemes import OVERFLOW, enough_places
 
 sys.path.append(str(Path(__file__).parents[1] / "contract"))
 from instances import ALL, ENGINE, INSTANCES, STEP

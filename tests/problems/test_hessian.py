@@ -6,7 +6,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.core.precision import double
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 
 RNG = np.random.default_rng(5)
 X, GROUPS = RNG.standard_normal((400, 3)), np.repeat([0, 1], [300, 100])  # more than a block of rows, and unequal

@@ -12,7 +12,7 @@ from zoo import SAMPLED, build, flat, least_squares, logistic, network, random_m
 import fedpoint as fp
 from fedpoint.problems import Mine
 from fedpoint.problems import least_squares as least_squares_module
-from fedpoint.problems.base import newton
+from fedpoint.problems.oracle import newton
 from fedpoint.problems.rows import BLOCK
 
 LINEAR = [name for name in SAMPLED if name.startswith(("quadratic", "stream", "least", "system", "TD"))]

@@ -10,8 +10,9 @@ import numpy as np
 from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.beside import Beside, Field, held, own_rate
 from fedpoint.algorithms.references import DENG
-from fedpoint.core.algorithm import Card, positive
+from fedpoint.core.algorithm import Card
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.settings import positive
 from fedpoint.core.types import Form, Model
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from jax import Array
 
 from fedpoint.algorithms.references import POLYAK
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Averaging, Card, Composition, counts
+from fedpoint.core.algorithm import Algorithm, Averaging, Card, Composition
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import untouched
+from fedpoint.core.settings import counts
 from fedpoint.core.types import Message, Model, State
 from fedpoint.core.vector import where
 from fedpoint.core.wrapped import Wrapped

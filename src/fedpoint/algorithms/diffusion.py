@@ -6,8 +6,9 @@ from fedpoint.algorithms.consensus import Consensus, mixed
 from fedpoint.algorithms.neighbours import Near
 from fedpoint.algorithms.references import SAYED
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Card, counts, positive
+from fedpoint.core.algorithm import Card
 from fedpoint.core.errors import FedpointError
+from fedpoint.core.settings import counts, positive
 from fedpoint.core.steps import LocalSteps, Step, at
 from fedpoint.core.types import Message, Model, Number, State
 

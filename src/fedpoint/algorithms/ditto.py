@@ -11,7 +11,8 @@ from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.beside import Beside, Field, held, own_rate
 from fedpoint.algorithms.references import DITTO
 from fedpoint.closed import linear
-from fedpoint.core.algorithm import Card, nonnegative
+from fedpoint.core.algorithm import Card
+from fedpoint.core.settings import nonnegative
 from fedpoint.core.types import Form, Model
 
 if TYPE_CHECKING:

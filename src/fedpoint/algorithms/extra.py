@@ -8,7 +8,8 @@ from fedpoint.algorithms.consensus import Corrected, mixed
 from fedpoint.algorithms.neighbours import Near
 from fedpoint.algorithms.references import SHI
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Card, positive
+from fedpoint.core.algorithm import Card
+from fedpoint.core.settings import positive
 from fedpoint.core.types import Message, Model, State
 
 

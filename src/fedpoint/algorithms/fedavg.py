@@ -11,9 +11,10 @@ from fedpoint.algorithms.references import LI_CONVERGENCE, MCMAHAN
 from fedpoint.closed import linear
 from fedpoint.closed.lms import lms_floor, lms_floor_small_step, where_covered
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, counts, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.record import untouched
+from fedpoint.core.settings import counts, positive
 from fedpoint.core.steps import LocalSteps, Step, at, most_steps
 from fedpoint.core.types import Form, Message, Model, Number, Optimiser, State
 from fedpoint.core.vector import unwrap, wrap

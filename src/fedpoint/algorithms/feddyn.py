@@ -12,10 +12,11 @@ import numpy as np
 from fedpoint.algorithms.references import ACAR
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, counts, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.settings import counts, positive
 from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from fedpoint.algorithms.references import JHUNJHUNWALA
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, counts, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.settings import counts, positive
 from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Message, Model, Number, State
 from fedpoint.core.vector import square

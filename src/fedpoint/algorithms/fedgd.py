@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, cast
 from fedpoint.algorithms.neighbours import Near
 from fedpoint.algorithms.references import SARCHESHMEH
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.settings import counts, nonnegative, positive
 from fedpoint.core.steps import LocalSteps, Step, at
 from fedpoint.core.types import Message, Model, Number, State
 from fedpoint.problems.base import Problem

@@ -10,8 +10,9 @@ from fedpoint.algorithms.references import MITRA
 from fedpoint.algorithms.surveyed import FieldSurvey, Surveyed
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, counts, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.settings import counts, positive
 from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros

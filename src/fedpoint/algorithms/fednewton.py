@@ -15,9 +15,10 @@ from fedpoint.algorithms.conjugate import Solving, nothing_solved, turned
 from fedpoint.algorithms.references import NOCEDAL
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Card, counts
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.settings import counts
 from fedpoint.core.types import Form, Message, Model, State
 from fedpoint.core.vector import Vector
 from fedpoint.core.wrapped import Wrapped

@@ -10,8 +10,9 @@ from fedpoint.algorithms.general_rule import Normalised, accumulate, expected_ro
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.settings import counts, nonnegative, positive
 from fedpoint.core.steps import LocalSteps, Step, at
 from fedpoint.core.types import Form, Message, Model, State
 from fedpoint.problems.base import Problem

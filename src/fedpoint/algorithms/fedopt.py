@@ -14,11 +14,12 @@ from fedpoint.algorithms.fedavg import local_descent
 from fedpoint.algorithms.references import HSU, REDDI
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.settings import counts, nonnegative, positive
 from fedpoint.core.steps import LocalSteps, Step, at
 from fedpoint.core.types import Form, Message, Model, Optimiser, State, Tree
 from fedpoint.core.vector import unwrap, wrap

@@ -9,9 +9,10 @@ import numpy as np
 from fedpoint.algorithms.references import LI_PROX
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.settings import counts, nonnegative, positive
 from fedpoint.core.steps import LocalSteps, Step, at
 from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.problems.base import Problem

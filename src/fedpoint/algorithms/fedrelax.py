@@ -8,7 +8,8 @@ from fedpoint.algorithms.fedgd import OnNetwork
 from fedpoint.algorithms.neighbours import Near
 from fedpoint.algorithms.references import SARCHESHMEH
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Card, nonnegative
+from fedpoint.core.algorithm import Card
+from fedpoint.core.settings import nonnegative
 from fedpoint.core.types import Message, Model
 from fedpoint.core.vector import where
 

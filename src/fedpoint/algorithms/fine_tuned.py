@@ -11,7 +11,8 @@ from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.beside import Beside, Field
 from fedpoint.algorithms.references import CHENG
 from fedpoint.closed import linear
-from fedpoint.core.algorithm import Card, counts
+from fedpoint.core.algorithm import Card
+from fedpoint.core.settings import counts
 from fedpoint.core.types import Form, Model, Number
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike
 from fedpoint.algorithms.references import WANG_NOVA
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, by_agent, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.arrays import floats
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.numbers import counted
 from fedpoint.core.record import PerAgent
+from fedpoint.core.settings import by_agent, counts, nonnegative, positive
 from fedpoint.core.steps import Epochs, LocalSteps, Step, at, most_steps
 from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros

@@ -11,9 +11,10 @@ from fedpoint.algorithms.references import RIZK
 from fedpoint.closed import linear
 from fedpoint.closed.lms import lms_floor, lms_floor_small_step, where_covered
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Card, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.settings import positive
 from fedpoint.core.steps import Step, at
 from fedpoint.core.types import Form, Message, Model, State
 from fedpoint.problems.base import Problem

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from fedpoint.algorithms import gradient_exchange
 from fedpoint.algorithms.references import RIZK
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import Algorithm, Card, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.settings import positive
 from fedpoint.core.steps import Step, at
 from fedpoint.core.types import Form, Message, Model, State
 

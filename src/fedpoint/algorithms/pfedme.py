@@ -11,8 +11,9 @@ from fedpoint.algorithms.beside import OwnModels, held
 from fedpoint.algorithms.references import DINH
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Card, counts, positive
+from fedpoint.core.algorithm import Card
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.settings import counts, positive
 from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Form, Message, Model, Number
 from fedpoint.problems.base import Problem

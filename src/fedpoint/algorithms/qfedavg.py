@@ -13,8 +13,9 @@ from jax import Array
 from fedpoint.algorithms import fedavg
 from fedpoint.algorithms.references import LI_FAIR
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, counts, nonnegative, positive
+from fedpoint.core.algorithm import Algorithm, Card
 from fedpoint.core.inbox import Inbox
+from fedpoint.core.settings import counts, nonnegative, positive
 from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Form, Message, Model, State
 from fedpoint.core.vector import square

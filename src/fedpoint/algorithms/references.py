@@ -1,6 +1,6 @@
 """The publications behind the methods."""
 
-from fedpoint.core.algorithm import Reference
+from fedpoint.core.reference import Reference
 
 MCMAHAN = Reference(
     "mcmahan2017communication",

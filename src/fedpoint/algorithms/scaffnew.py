@@ -12,11 +12,12 @@ import numpy as np
 from fedpoint.algorithms.references import MISHCHENKO
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent, descend
-from fedpoint.core.algorithm import Algorithm, Card, Outcomes, counts, positive
+from fedpoint.core.algorithm import Algorithm, Card, Outcomes
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
 from fedpoint.core.record import with_leaves
+from fedpoint.core.settings import counts, positive
 from fedpoint.core.types import Form, Message, Model, Number, State
 from fedpoint.core.vector import zeros
 from fedpoint.problems.base import Problem

@@ -10,10 +10,11 @@ import numpy as np
 from jax import Array
 
 from fedpoint.channel.base import Clips, clipped, real
-from fedpoint.core.algorithm import Algorithm, check_value
+from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.settings import check_value
 from fedpoint.core.types import Message, Model, Number, State, Tree
 from fedpoint.core.wrapped import Wrapped
 

@@ -9,7 +9,7 @@ from jax import Array
 
 from fedpoint.channel.base import Clips, clipped, real
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import check_value
+from fedpoint.core.settings import check_value
 from fedpoint.core.types import Message, Number, State, Tree
 
 

@@ -12,9 +12,9 @@ from jax import Array
 from fedpoint.channel.base import Channel, ChannelContext, numbers_of, real
 from fedpoint.channel.parts import built, each, row_of, seed_of, uniform
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import check_value
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
+from fedpoint.core.settings import check_value
 from fedpoint.core.types import Message, Number, State, Tree
 
 

@@ -11,10 +11,10 @@ from jax import Array
 
 from fedpoint.channel.base import Channel, ChannelContext, Clips, Hub, Noise, real
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import check_value
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row, normal_like
+from fedpoint.core.settings import check_value
 from fedpoint.core.types import Message, Number, State, Tree
 
 PLACES = ("hub", "agents")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from fedpoint.core.algorithm import Reference
+    from fedpoint.core.reference import Reference
 
 
 @click.command()

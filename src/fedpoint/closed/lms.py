@@ -16,7 +16,8 @@ from fedpoint.core.steps import Step
 from fedpoint.problems.base import Problem
 from fedpoint.problems.linear_stream import LinearStream
 from fedpoint.problems.models import check_one
-from fedpoint.timing.participation import ByWeight, Everyone, Uniform, Who, as_participation
+from fedpoint.timing.participation import Who, as_participation
+from fedpoint.timing.schemes import ByWeight, Everyone, Uniform
 
 
 @checked

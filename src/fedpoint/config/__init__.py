@@ -1,7 +1,9 @@
 """Experiments as TOML files: read, checked as a whole, built, written."""
 
-from fedpoint.config.experiment import Entry, File, FileOrigin, experiment_of, parse, read, schema, write
+from fedpoint.config.experiment import FileOrigin, experiment_of, parse, read
+from fedpoint.config.file import Entry, File
 from fedpoint.config.mistakes import FileMistake, Mistakes
+from fedpoint.config.writing import schema, write
 
 __all__ = [
     "Entry",

@@ -25,12 +25,11 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, overload
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, JsonValue, SkipValidation
-from pydantic.json_schema import models_json_schema
 
 from fedpoint import attack, gather
 from fedpoint.algorithms.catalogue import makers, title_of
@@ -39,6 +38,7 @@ from fedpoint.channel import Cast, Channel, Clip, Erase, FixedPoint, Gaussian, Q
 from fedpoint.channel.chain import as_channel
 from fedpoint.config import methods, networks, schedules, schemes
 from fedpoint.config.evaluation import EvaluationTable
+from fedpoint.config.file import Entry, File
 from fedpoint.config.kinds import Seed, Table
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import FileMistake, Mistakes, validated
@@ -47,11 +47,8 @@ from fedpoint.config.records import Family, only, snake
 from fedpoint.config.text import absolute, read_text
 from fedpoint.core.arguments import checked
 from fedpoint.core.describe import Allow
-from fedpoint.core.docstrings import meanings
-from fedpoint.core.errors import MOST_ROUNDS, FedpointError, notify
-from fedpoint.core.kinds import Whole
-from fedpoint.core.numbers import counted
-from fedpoint.core.types import Data, Plain, Tree
+from fedpoint.core.errors import MOST_ROUNDS, FedpointError
+from fedpoint.core.types import Plain, Tree
 from fedpoint.experiment.checks import check_timing
 from fedpoint.experiment.describe import rebuild_part
 from fedpoint.experiment.experiment import Experiment
@@ -170,61 +167,6 @@ class Content(Table):
 
 Reader = Callable[[Plain, Where, Path | None], tuple[Tree, list[FileMistake]]]
 Choices = list[tuple[Plain, Timing | None]]  # what a file says of who works when, and what that means
-
-
-class NotRebuildable(UserWarning):
-    """A file that was written does not hold all of its experiment."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One experiment of a file. `content` is the file that would make this one alone."""
-
-    name: str
-    experiment: Experiment
-    rounds: int
-    stop: float | None = None  # a tolerance at which the run may end
-    held_out: Data = None  # what it is evaluated on, in the file's words; an `Evaluation` of it where the file asks
-    content: Raw = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True)
-class File(Sequence[Entry]):
-    """The experiments of a file; `content` makes the same ones again, anywhere."""
-
-    name: str
-    content: Raw
-    entries: tuple[Entry, ...]
-
-    @overload
-    def __getitem__(self, i: int) -> Entry: ...
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, i: int | slice) -> Entry | Sequence[Entry]:
-        return self.entries[i]
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __repr__(self) -> str:
-        said = ", ".join(f"{entry.name} ({counted(entry.rounds, 'round')})" for entry in self)
-        return f"<File {self.name}: {said}>"
-
-    @property
-    def comparison(self) -> bool:
-        return len(self) > 1
-
-    @property
-    def notes(self) -> list[str]:
-        """What was done to the data that the file names, and what is odd about its network."""
-        found = [note for entry in self for note in entry.experiment.problem.notes]
-        networks = filter(None, (entry.experiment.network for entry in self))
-        return list(dict.fromkeys([*found, *filter(None, (network.caution() for network in networks))]))
-
-    def with_rounds(self, rounds: int) -> File:
-        """The same with so many rounds."""
-        entries = [replace(e, rounds=rounds, content={**e.content, "rounds": rounds}) for e in self]
-        return replace(self, content={**self.content, "rounds": rounds}, entries=tuple(entries))
 
 
 # Reading.
@@ -534,64 +476,3 @@ def _fits(key: str, timing: Timing | None, problem: Problem, network: Network | 
 
 
 # Writing.
-
-
-@checked
-def write(path: str | Path, *experiments: Experiment | Entry, rounds: Whole = 100) -> None:
-    """Write experiments into a TOML file that `read` reads.
-
-    What several have in common is written once. What cannot be written is listed there, and warned of.
-
-    Args:
-        path: the TOML file.
-        experiments: one or more, or entries of a file that was read.
-        rounds: of those that are not entries of a file.
-    """
-    if not experiments:
-        raise FedpointError("give at least one experiment to write")
-    tables = [_table(e, rounds) for e in experiments]
-    missing = list(dict.fromkeys(why for table in tables for why in table.get("not_rebuildable", ())))
-    if missing:
-        notify(f"{path} does not hold all of it: {'; '.join(map(str, missing))}", NotRebuildable)
-    content: Raw = tables[0]
-    if len(tables) > 1:
-        content = {key: item for key, item in tables[0].items() if all(t.get(key) == item for t in tables)}
-        own = [{key: item for key, item in table.items() if key not in content} for table in tables]
-        content = {**content, "experiment": own}
-    disk.write_bytes(Path(path), disk.to_toml(content))
-
-
-def _table(e: Experiment | Entry, rounds: int) -> Raw:
-    if isinstance(e, Experiment):
-        return {"rounds": rounds, **e.describe()}
-    stop: Raw = {} if e.stop is None else {"stop": e.stop}
-    watched: Raw = {key: e.content[key] for key in ("evaluation",) if key in e.content}
-    return {"name": e.name, "rounds": e.rounds, **stop, **watched, **e.experiment.describe()}
-
-
-@checked
-def schema() -> Raw:
-    """The JSON schema of files: what `read` takes. Editors complete and check TOML by it."""
-    tables: dict[str, list[type[Table]]] = {
-        "problem": list(KINDS.values()),
-        "algorithm": [methods.table(make) for make in makers().values()],
-        "participation": list(schemes.TABLES.values()),
-        "schedule": [schedules.FAMILY.table(cls) for cls in schedules.CLASSES],
-        "network": [*dict.fromkeys(networks.KINDS.values()), networks.Edges, networks.NetworkFile],
-        "channel": [CHANNELS.table(cls) for cls in CHANNELS.classes.values()],
-        "gather": [GATHERS.table(cls) for cls in GATHERS.classes.values()],
-        "attack": [ATTACKS.table(cls) for cls in ATTACKS.classes.values()],
-        "regions": [RegionsTable],
-    }
-    every = [(table, "validation") for some in tables.values() for table in some]
-    references, definitions = models_json_schema(every, ref_template="#/$defs/{model}")  # type: ignore[arg-type]
-    whole, said = {**Content.model_json_schema(), **definitions}, meanings(Content)
-    for key, some in tables.items():
-        one = [references[table, "validation"] for table in some]
-        words = [] if key in ("problem", "algorithm", "regions") else [{"type": "string"}]
-        words += [{"type": "integer"}] if key == "participation" else []
-        several = [{"type": "array"}] if key in ("algorithm", "participation", "schedule", "channel") else []
-        whole["properties"][key] = {"description": said.get(key, ""), "anyOf": [*one, *words, *several]}
-    differing = {"type": "array", "items": {"type": "object"}}
-    whole["properties"]["experiment"] = {"description": said["experiment"], **differing}
-    return whole

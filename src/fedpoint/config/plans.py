@@ -38,7 +38,7 @@ from fedpoint.core.types import Plain
 from fedpoint.privacy import Privacy
 from fedpoint.problems.base import Problem
 from fedpoint.theory.planning_cost import Prices
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.plan.planner import PlanOptions
 
 Cost = Annotated[float, Field(ge=0)]

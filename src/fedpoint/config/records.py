@@ -16,11 +16,11 @@ from pydantic import AfterValidator, ConfigDict, JsonValue, TypeAdapter, Validat
 from fedpoint.config.kinds import Table
 from fedpoint.config.lines import Path as Where
 from fedpoint.config.mistakes import FileMistake, must, validated
-from fedpoint.core.algorithm import check_value
 from fedpoint.core.describe import rebuild
 from fedpoint.core.docstrings import parsed
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.record import Record
+from fedpoint.core.settings import check_value
 from fedpoint.core.types import Plain, Tree
 
 Kind = TypeVar("Kind", bound=Record)

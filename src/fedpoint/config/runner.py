@@ -6,7 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpoint.config.experiment import Entry, File, parse, read
+from fedpoint.config.experiment import parse, read
+from fedpoint.config.file import Entry, File
 from fedpoint.config.load import load_run
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.experiment.experiment import Experiment

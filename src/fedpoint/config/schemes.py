@@ -26,7 +26,9 @@ from fedpoint.config.mistakes import FileMistake, validated
 from fedpoint.config.records import Family, Key, RecordTable, key_of, only, snake, table_of
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Plain
-from fedpoint.timing.participation import SCHEMES, Answering, Participation, Uniform, as_participation, read_trace
+from fedpoint.timing.answering import Answering, read_trace
+from fedpoint.timing.participation import SCHEMES, as_participation
+from fedpoint.timing.schemes import Participation, Uniform
 
 
 def _trace(text: str, info: ValidationInfo) -> np.ndarray:

@@ -18,7 +18,7 @@ from fedpoint.core.types import Data, Model, Number, Tree
 from fedpoint.core.vector import unwrap, wrap
 
 if TYPE_CHECKING:
-    from fedpoint.problems.base import Mine, Oracle
+    from fedpoint.problems.oracle import Mine, Oracle
 
 STRAGGLER_ROW, OWN_ROW = 0xFFFFFFF0, 0xFFFFFFE0  # of an agent's stream; those from 0 on are the samples'
 OUTSIDE = 0xFFFFFFFF  # the step of what is drawn outside of local steps

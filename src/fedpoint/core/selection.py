@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedpoint.core.algorithm import positive
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.numbers import counted
 from fedpoint.core.record import Record
+from fedpoint.core.settings import positive
 from fedpoint.core.steps import Step
 from fedpoint.core.types import Model, Tree
 from fedpoint.core.vector import ARRAYS, Vector, unwrap

@@ -20,7 +20,8 @@ from fedpoint.core.vector import wrap
 from fedpoint.engine.cpu.tuning import PLAIN, Tuning
 from fedpoint.experiment.metric import Metrics
 from fedpoint.graphs.topology import Topology
-from fedpoint.problems.base import Mine, Oracle, Problem
+from fedpoint.problems.base import Problem
+from fedpoint.problems.oracle import Mine, Oracle
 
 if TYPE_CHECKING:
     from fedpoint.engine.cluster.blocks import Blocks

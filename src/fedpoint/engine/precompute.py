@@ -14,7 +14,7 @@ from fedpoint.core.vector import take
 from fedpoint.engine.cluster.fence import separate
 from fedpoint.engine.layout import Layout, draw_samples, over_agents
 from fedpoint.engine.state import Inputs
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 from fedpoint.timing.base import Tick
 
 

@@ -24,7 +24,7 @@ from fedpoint.engine.layout import Layout, over_agents
 from fedpoint.engine.precompute import NOTHING_PRECOMPUTED, Precomputed, draw_in_round
 from fedpoint.engine.state import Inputs, Part, RunState, names_of
 from fedpoint.graphs.topology import Kept, Said
-from fedpoint.problems.base import Mine, Oracle
+from fedpoint.problems.oracle import Mine, Oracle
 from fedpoint.timing.base import Tick
 
 ATTACK = 0xFFFFFFF2  # and that is the attackers'

@@ -21,7 +21,7 @@ from fedpoint.engine.layout import Layout
 from fedpoint.gather import Gather
 from fedpoint.graphs.topology import NO_BRANCHES, Branches, Used
 from fedpoint.graphs.wiring import NOT_WIRED, Wires
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 from fedpoint.timing.base import Tick, Timing
 
 AGENTS, SCHEDULE, HUB = 0, 1, 2  # purposes of random numbers

@@ -14,7 +14,8 @@ from fedpoint.core.steps import LocalSteps, most_steps
 from fedpoint.problems.penalised import Penalised
 from fedpoint.problems.rows import RowsProblem
 from fedpoint.results.plan import Plan
-from fedpoint.timing.participation import Everyone, Participation, as_participation
+from fedpoint.timing.participation import as_participation
+from fedpoint.timing.schemes import Everyone, Participation
 from fedpoint.verbs.plan import plan
 from fedpoint.verbs.plan.search import Method, method_of
 

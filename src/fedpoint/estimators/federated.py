@@ -28,7 +28,7 @@ from fedpoint.estimators.neural import forward, layers, neural_task
 from fedpoint.estimators.weights import ClassWeight
 from fedpoint.problems.logistic_task import LogisticTask
 from fedpoint.problems.ridge_task import RidgeTask
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.schemes import Participation
 
 
 @check_names

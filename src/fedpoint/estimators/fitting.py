@@ -45,7 +45,8 @@ from fedpoint.estimators.neural import forward
 from fedpoint.estimators.table import read_rows
 from fedpoint.problems.penalised import Penalised
 from fedpoint.problems.rows import RowsProblem
-from fedpoint.timing.participation import Participation, as_participation
+from fedpoint.timing.participation import as_participation
+from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.run import run
 
 HALVINGS = 20

@@ -24,7 +24,8 @@ from fedpoint.estimators import small
 from fedpoint.problems.penalised import DENSE, Penalised
 from fedpoint.theory.steady import rate_of
 from fedpoint.timing.base import Context
-from fedpoint.timing.participation import Participation, as_participation
+from fedpoint.timing.participation import as_participation
+from fedpoint.timing.schemes import Participation
 
 AT_SOLUTION = "w*"  # the limit on the card of a method without bias
 FAST = 2e-10  # seconds of a multiplication in a product of matrices

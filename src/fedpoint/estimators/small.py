@@ -23,7 +23,7 @@ from fedpoint.core.steps import LocalSteps
 from fedpoint.core.types import Model, Number, State
 from fedpoint.engine.session import TOO_FAR
 from fedpoint.problems.penalised import Penalised
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.schemes import Participation
 
 CALCULATING = (FedAvg, FedProx, GradientExchange, Scaffnew, Scaffold)  # all they do is arithmetic on models
 PATIENCE = 1.0  # seconds up to which NumPy is preferred: about what compiling takes

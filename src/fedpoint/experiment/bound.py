@@ -21,7 +21,8 @@ from fedpoint.gather import Gather
 from fedpoint.graphs.regions import HubOfHubs
 from fedpoint.graphs.topology import NO_BRANCHES, Branches, Graph, Star, Topology
 from fedpoint.graphs.wiring import NOT_WIRED, Wires, wire
-from fedpoint.problems.base import Oracle, Problem
+from fedpoint.problems.base import Problem
+from fedpoint.problems.oracle import Oracle
 from fedpoint.timing.base import Context, Timing
 from fedpoint.timing.mail import power_of_two
 

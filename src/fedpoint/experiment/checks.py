@@ -16,8 +16,9 @@ from fedpoint.gather import Gather
 from fedpoint.problems.base import Problem
 from fedpoint.problems.models import arrays_of, check_one, shapes_of
 from fedpoint.timing.base import Timing
-from fedpoint.timing.participation import Participation, as_participation
+from fedpoint.timing.participation import as_participation
 from fedpoint.timing.schedule import Schedule, Synchronous
+from fedpoint.timing.schemes import Participation
 
 if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
     from fedpoint.experiment.experiment import Experiment

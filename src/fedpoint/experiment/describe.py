@@ -48,7 +48,7 @@ from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.timing import staleness, timed, trace, turns  # noqa: F401 - whose records can be named
 from fedpoint.timing.base import Timing
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.schemes import Participation
 
 if TYPE_CHECKING:
     from fedpoint.experiment.experiment import Experiment

@@ -45,8 +45,8 @@ from fedpoint.problems.any_model import AnyModel
 from fedpoint.problems.base import Problem
 from fedpoint.problems.checks import check_problem
 from fedpoint.timing.base import Timing
-from fedpoint.timing.participation import Participation
 from fedpoint.timing.schedule import Schedule
+from fedpoint.timing.schemes import Participation
 
 if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do without
     from fedpoint.graphs.network import Network

@@ -26,9 +26,9 @@ from fedpoint.core.types import Data, Message, Model, Number, State, Tree
 from fedpoint.core.vector import take, wrap
 from fedpoint.experiment.metric import Metrics, measure
 from fedpoint.gather import Gather
-from fedpoint.problems.base import Mine, Oracle
+from fedpoint.problems.oracle import Mine, Oracle
 from fedpoint.timing.base import Tick, Timing
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.schemes import Participation
 
 if TYPE_CHECKING:
     from fedpoint.experiment.bound import Bound

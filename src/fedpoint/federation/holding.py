@@ -35,8 +35,9 @@ from fedpoint.federation.shapes import blank, elsewhere, named, shapes_of, tree_
 from fedpoint.federation.study import Study
 from fedpoint.federation.wire import NEVER, Arrays, OwnSetup
 from fedpoint.graphs.topology import Topology
-from fedpoint.problems.base import Mine, Oracle, Problem
+from fedpoint.problems.base import Problem
 from fedpoint.problems.logistic import Logistic
+from fedpoint.problems.oracle import Mine, Oracle
 
 
 class Kept(NamedTuple):

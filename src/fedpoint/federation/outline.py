@@ -12,7 +12,8 @@ from jax import Array
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import Mine, Oracle, Problem
+from fedpoint.problems.base import Problem
+from fedpoint.problems.oracle import Mine, Oracle
 
 
 @dataclass(frozen=True)

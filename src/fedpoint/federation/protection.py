@@ -33,7 +33,7 @@ from fedpoint.core.types import Message, Plain
 from fedpoint.experiment import Experiment
 from fedpoint.privacy import Privacy, multiplier
 from fedpoint.privacy.accounting import Account
-from fedpoint.timing.participation import Everyone
+from fedpoint.timing.schemes import Everyone
 
 if TYPE_CHECKING:  # which reads this
     from fedpoint.federation.study import Terms

@@ -29,8 +29,10 @@ from fedpoint.graphs.network import Network
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import read_lines, read_npz
 from fedpoint.store.folder import export_model
-from fedpoint.timing.participation import Answering, Participation, as_participation
+from fedpoint.timing.answering import Answering
+from fedpoint.timing.participation import as_participation
 from fedpoint.timing.schedule import Schedule, Synchronous
+from fedpoint.timing.schemes import Participation
 from fedpoint.timing.trace import Recorded
 from fedpoint.timing.turns import Replay
 

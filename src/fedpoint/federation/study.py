@@ -58,8 +58,9 @@ from fedpoint.federation.site_table import SiteTable, distinct
 from fedpoint.federation.texts import foreign_code, unprintable
 from fedpoint.problems.base import Problem
 from fedpoint.store.disk import canonical
-from fedpoint.timing.participation import Answering, Participation, Poisson, Uniform
+from fedpoint.timing.answering import Answering
 from fedpoint.timing.schedule import Synchronous
+from fedpoint.timing.schemes import Participation, Poisson, Uniform
 from fedpoint.timing.staleness import Staleness
 
 NOT_HERE = {  # what experiments have and studies do not

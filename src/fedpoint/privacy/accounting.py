@@ -24,7 +24,7 @@ from fedpoint.channel.correlated import inverse_series
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.record import owner_of, untouched
 from fedpoint.timing.base import Timing
-from fedpoint.timing.participation import Everyone, Participation, Poisson, Uniform
+from fedpoint.timing.schemes import Everyone, Participation, Poisson, Uniform
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -19,7 +19,8 @@ from fedpoint.core.types import Plain
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.privacy.accounting import ADD_OR_REMOVE, Account, account_of, uncovered
 from fedpoint.privacy.target import Privacy
-from fedpoint.timing.participation import Everyone, Participation, Poisson, as_participation
+from fedpoint.timing.participation import as_participation
+from fedpoint.timing.schemes import Everyone, Participation, Poisson
 
 POINTS = 5  # rounds at which a curve is worked out
 LEAST_DELTA = 1e-5

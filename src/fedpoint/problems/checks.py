@@ -17,7 +17,8 @@ from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK, Key
 from fedpoint.core.types import Data, Model
 from fedpoint.core.vector import take
-from fedpoint.problems.base import Mine, Oracle, Problem
+from fedpoint.problems.base import Problem
+from fedpoint.problems.oracle import Mine, Oracle
 
 PARTS = {
     "oracle": "how an agent answers, an fp.problems.Oracle",

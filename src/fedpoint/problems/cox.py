@@ -18,7 +18,8 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.precision import double
 from fedpoint.core.types import Model
-from fedpoint.problems.base import Mine, Numbers, Oracle, Problem, by_agent, check_agents, check_finite, newton
+from fedpoint.problems.base import Problem, by_agent, check_agents, check_finite
+from fedpoint.problems.oracle import Mine, Numbers, Oracle, newton
 
 Ties = Literal["efron", "breslow"]
 

@@ -26,9 +26,10 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key
 from fedpoint.core.types import Data, Model
-from fedpoint.problems.base import Constants, Mine, Oracle, Problem
+from fedpoint.problems.base import Constants, Problem
 from fedpoint.problems.linear_system import symmetric
 from fedpoint.problems.models import check_one
+from fedpoint.problems.oracle import Mine, Oracle
 
 RESAMPLES = 200
 LARGEST = 64  # numbers of a model whose slopes are sampled

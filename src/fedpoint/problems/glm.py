@@ -21,18 +21,10 @@ from fedpoint.core.kinds import Positive
 from fedpoint.core.numbers import counted
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model
-from fedpoint.problems.base import (
-    Constants,
-    Mine,
-    Numbers,
-    by_agent,
-    check_agents,
-    check_finite,
-    check_held_out,
-    check_weights,
-)
+from fedpoint.problems.base import Constants, by_agent, check_agents, check_finite, check_held_out, check_weights
 from fedpoint.problems.families import FAMILIES, LINKS, Response, response
 from fedpoint.problems.models import at_model, at_models
+from fedpoint.problems.oracle import Mine, Numbers
 from fedpoint.problems.penalised import masses
 from fedpoint.problems.rows import RowOptions, RowsOracle, RowsProblem, row_noise, row_options
 

@@ -18,17 +18,9 @@ from fedpoint.core.arrays import array_of, numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import (
-    Constants,
-    Mine,
-    Numbers,
-    by_agent,
-    check_agents,
-    check_finite,
-    check_weights,
-    squared_error,
-)
+from fedpoint.problems.base import Constants, by_agent, check_agents, check_finite, check_weights, squared_error
 from fedpoint.problems.models import at_model, at_models
+from fedpoint.problems.oracle import Mine, Numbers
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
 from fedpoint.problems.rows import RowsOracle, RowsProblem, check_sampling, row_noise
 

@@ -17,18 +17,9 @@ from fedpoint.core.kinds import Count, NonNegative, Seed
 from fedpoint.core.numbers import counted
 from fedpoint.core.random import Row
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import (
-    Constants,
-    Mine,
-    Numbers,
-    Oracle,
-    Problem,
-    check_agents,
-    check_finite,
-    check_weights,
-    squared_error,
-)
+from fedpoint.problems.base import Constants, Problem, check_agents, check_finite, check_weights, squared_error
 from fedpoint.problems.models import at_model, at_models
+from fedpoint.problems.oracle import Mine, Numbers, Oracle
 from fedpoint.problems.quadratic import linear_constants, quadratic_values, solve_or_none
 
 

@@ -22,17 +22,8 @@ from fedpoint.core.own_code import calling
 from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Row
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import (
-    Constants,
-    Mine,
-    Numbers,
-    Oracle,
-    Problem,
-    check_agents,
-    check_finite,
-    check_weights,
-    per_agent,
-)
+from fedpoint.problems.base import Constants, Problem, check_agents, check_finite, check_weights, per_agent
+from fedpoint.problems.oracle import Mine, Numbers, Oracle
 from fedpoint.problems.quadratic import solve_or_none
 
 DRAWS = 4096  # of a user's sampler, from which its noise is estimated

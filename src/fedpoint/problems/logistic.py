@@ -21,16 +21,9 @@ from fedpoint.core.kinds import NonNegative, shown
 from fedpoint.core.operations import products, softmax
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import (
-    Constants,
-    by_agent,
-    check_agents,
-    check_finite,
-    check_held_out,
-    check_weights,
-    newton,
-)
+from fedpoint.problems.base import Constants, by_agent, check_agents, check_finite, check_held_out, check_weights
 from fedpoint.problems.models import at_model, at_models
+from fedpoint.problems.oracle import newton
 from fedpoint.problems.rows import RowOptions, RowsOracle, RowsProblem, row_noise, row_options
 
 

@@ -13,8 +13,8 @@ from jax import Array
 
 from fedpoint.core.random import Row
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import Mine
 from fedpoint.problems.luck import LuckyBatch, lucky
+from fedpoint.problems.oracle import Mine
 from fedpoint.problems.rows import Batch, RowsOracle, take
 
 

@@ -16,8 +16,9 @@ from fedpoint.core.errors import FedpointError, check_number
 from fedpoint.core.numbers import counted
 from fedpoint.core.random import Row
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import Constants, Mine, Numbers, Oracle, Problem, check_agents, check_finite, check_weights
+from fedpoint.problems.base import Constants, Problem, check_agents, check_finite, check_weights
 from fedpoint.problems.models import at_model, at_models
+from fedpoint.problems.oracle import Mine, Numbers, Oracle
 
 
 class Bowl(NamedTuple):

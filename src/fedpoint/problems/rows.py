@@ -26,7 +26,8 @@ from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.steps import most_steps
 from fedpoint.core.types import Data, Model, Number, Tree
 from fedpoint.core.vector import take, zeros
-from fedpoint.problems.base import Mine, Numbers, Oracle, Problem, no_noise
+from fedpoint.problems.base import Problem
+from fedpoint.problems.oracle import Mine, Numbers, Oracle, no_noise
 
 if TYPE_CHECKING:
     from fedpoint.core.algorithm import Algorithm

@@ -22,9 +22,10 @@ from fedpoint.core.memory_limits import check_memory
 from fedpoint.core.numbers import counted
 from fedpoint.core.random import Key, Row, Stream
 from fedpoint.core.types import Data, Model, Number
-from fedpoint.problems.base import Jumps, Mine, Numbers, Oracle, check_agents, check_finite, check_weights
+from fedpoint.problems.base import check_agents, check_finite, check_weights
 from fedpoint.problems.linear_system import LinearFields, resolvent
 from fedpoint.problems.mdp import MDP, Chain, alias_table, as_policy, chain_of, garnet_mdp
+from fedpoint.problems.oracle import Jumps, Mine, Numbers, Oracle
 
 if TYPE_CHECKING:
     from fedpoint.core.algorithm import Algorithm

@@ -19,9 +19,10 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import Row
 from fedpoint.core.selection import Only
 from fedpoint.core.types import Data, Function, Model, Number, Tree
-from fedpoint.problems.base import Mine, Oracle, by_agent, check_agents, check_weights
+from fedpoint.problems.base import by_agent, check_agents, check_weights
 from fedpoint.problems.luck import LuckyBatch, lucky
 from fedpoint.problems.models import at_model
+from fedpoint.problems.oracle import Mine, Oracle
 from fedpoint.problems.rows import Batch, RowOptions, RowsOracle, RowsProblem, row_options
 
 if TYPE_CHECKING:

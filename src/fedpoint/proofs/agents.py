@@ -14,7 +14,8 @@ from jax.interpreters import batching
 
 from fedpoint.core.errors import FedpointError, Misused
 from fedpoint.core.types import Model, Number
-from fedpoint.problems.base import Mine, Oracle, Problem
+from fedpoint.problems.base import Problem
+from fedpoint.problems.oracle import Mine, Oracle
 from fedpoint.proofs.symbols import WIDTH
 
 KNOWN = "fp.prove knows agents by their fields and proximal points"

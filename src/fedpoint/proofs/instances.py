@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from fedpoint.core.arguments import checked
 from fedpoint.core.precision import double
 from fedpoint.core.types import Model, Number
-from fedpoint.problems.base import Constants, Mine, Numbers, Oracle, Problem, check_weights
+from fedpoint.problems.base import Constants, Problem, check_weights
+from fedpoint.problems.oracle import Mine, Numbers, Oracle
 from fedpoint.problems.quadratic import Quadratic
 from fedpoint.proofs.scenes import Class
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedpoint import __version__
 from fedpoint.algorithms.catalogue import card_of, makers
 from fedpoint.algorithms.references import LI_CONVERGENCE, RIZK
-from fedpoint.core.algorithm import Reference
+from fedpoint.core.reference import Reference
 from fedpoint.core.types import Plain
 from fedpoint.store.folder import RunFolder
 

@@ -27,7 +27,7 @@ from fedpoint.results.forecast import Forecast
 from fedpoint.results.labels import short
 from fedpoint.results.plan_table import MEASURES, MINIMISE, SINGLE, table
 from fedpoint.theory.planning_cost import Prices, Use
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.schemes import Participation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from fedpoint.core.numbers import counted, with_error
 from fedpoint.core.record import values_of
 from fedpoint.core.text_table import aligned
 from fedpoint.results.labels import short
-from fedpoint.timing.participation import Everyone, Participation, Uniform
+from fedpoint.timing.schemes import Everyone, Participation, Uniform
 
 if TYPE_CHECKING:
     from fedpoint.results.plan import Choice, Measured, Plan

@@ -22,8 +22,8 @@ from fedpoint.core.precision import double
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Plain
 from fedpoint.data.floor import Floor
-from fedpoint.problems.base import Mine
 from fedpoint.problems.cox import Cox, CoxOracle, Place, Stratum, Ties, log_likelihood, risk_sums
+from fedpoint.problems.oracle import Mine
 from fedpoint.statistics.formula import Designs, designs
 from fedpoint.statistics.inference import Coefficients, Test
 from fedpoint.statistics.newton import Optimum, Point, dependent, inverse, newton

@@ -21,9 +21,10 @@ from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.types import Message, Model, State, Tree
 from fedpoint.core.vector import unwrap, wrap
-from fedpoint.problems.base import Mine, Numbers, Oracle, Problem
+from fedpoint.problems.base import Problem
 from fedpoint.problems.cox import Stratum, log_likelihood
 from fedpoint.problems.families import LINKS, Response
+from fedpoint.problems.oracle import Mine, Numbers, Oracle
 from fedpoint.statistics import glm_sums
 from fedpoint.statistics.glm_sums import First, Last
 from fedpoint.timing.base import Timing

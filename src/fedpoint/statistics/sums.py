@@ -19,7 +19,8 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.types import Message, Model, State, Tree
 from fedpoint.data.floor import Floor
-from fedpoint.problems.base import Mine, Numbers, Oracle, Problem
+from fedpoint.problems.base import Problem
+from fedpoint.problems.oracle import Mine, Numbers, Oracle
 from fedpoint.results.run import Run
 from fedpoint.statistics.sites import Held, above_floor
 from fedpoint.verbs.run import run

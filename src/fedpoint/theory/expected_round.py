@@ -36,7 +36,7 @@ from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.precompute import NOTHING_PRECOMPUTED
 from fedpoint.engine.round import one_round
 from fedpoint.engine.state import Inputs, RunState
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of
 from fedpoint.timing.base import Tick
 

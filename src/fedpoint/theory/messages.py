@@ -33,7 +33,7 @@ from fedpoint.core.record import PerAgent, with_leaves
 from fedpoint.core.types import Message, State, Tree
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.session import cast
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 from fedpoint.theory.coloured import Coloured, followed, move_coloured, past_numbers
 from fedpoint.theory.expected_round import Arriving, Numbers, template
 from fedpoint.theory.krylov import solve

@@ -27,7 +27,8 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.types import Data, Message, Model, Number, State, Tree
 from fedpoint.core.vector import unwrap, wrap
-from fedpoint.problems.base import Mine, per_agent
+from fedpoint.problems.base import per_agent
+from fedpoint.problems.oracle import Mine
 from fedpoint.theory.alike import AlikeStep, Table, added_noise, packed, unpacked, worthwhile
 from fedpoint.theory.expected_round import Numbers, template
 from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of, steps_until

@@ -22,7 +22,7 @@ from fedpoint.core.precision import double
 from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.record import split_per_agent
 from fedpoint.core.types import Tree
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 from fedpoint.theory.drawn_rounds import DrawnRounds, after
 from fedpoint.theory.expected_round import Calm, Numbers, start_at
 from fedpoint.theory.noise import local_round

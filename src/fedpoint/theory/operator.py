@@ -40,7 +40,7 @@ from fedpoint.theory.expected_round import (
 from fedpoint.theory.space import Space, fill, flat, is_real, kept_leaves, size_of
 from fedpoint.timing.base import Moments
 from fedpoint.timing.lineups import Lineups
-from fedpoint.timing.participation import Everyone
+from fedpoint.timing.schemes import Everyone
 
 DENSE = 64  # numbers of a state, up to which products with F' are made from the whole matrix
 PATH = 256  # rounds of a path that are computed at a time

@@ -26,7 +26,7 @@ from fedpoint.core.precision import double
 from fedpoint.core.random import Key, Stream
 from fedpoint.core.types import Data, Model
 from fedpoint.core.vector import take
-from fedpoint.problems.base import Mine, Oracle
+from fedpoint.problems.oracle import Mine, Oracle
 
 MOST_AGENTS = 64  # that are asked; of more, so many are drawn
 STEPS = 8  # of Lanczos

@@ -17,7 +17,8 @@ from fedpoint.core.types import Model, Number, State
 from fedpoint.core.vector import unwrap
 from fedpoint.graphs.topology import Begun, Topology
 from fedpoint.graphs.wiring import Wires
-from fedpoint.problems.base import Mine, per_agent
+from fedpoint.problems.base import per_agent
+from fedpoint.problems.oracle import Mine
 from fedpoint.theory.expected_round import Cases, Numbers, expected, memories, read_models, start_at, template
 from fedpoint.theory.space import Space, fill, flat, size_of
 

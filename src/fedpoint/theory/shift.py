@@ -25,7 +25,8 @@ from fedpoint.channel import Channel
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.record import split_per_agent
 from fedpoint.core.types import Message, Number, State, Tree
-from fedpoint.problems.base import Mine, per_agent
+from fedpoint.problems.base import per_agent
+from fedpoint.problems.oracle import Mine
 from fedpoint.theory.expected_round import Cases, Numbers, decided, hub_at, start_at, template
 from fedpoint.theory.moments import (
     AgentsMoments,

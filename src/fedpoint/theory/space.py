@@ -13,7 +13,7 @@ from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.types import Function, Model, Number, State, Tree
 from fedpoint.engine.layout import Layout
 from fedpoint.graphs.topology import Topology
-from fedpoint.problems.base import Oracle
+from fedpoint.problems.oracle import Oracle
 
 
 class Space(NamedTuple):

@@ -26,11 +26,11 @@ import numpy as np
 
 from fedpoint.closed import linear
 from fedpoint.core.agent import Agent
-from fedpoint.core.algorithm import by_agent
 from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.inbox import Inbox
 from fedpoint.core.random import Row
+from fedpoint.core.settings import by_agent
 from fedpoint.core.types import Message, Model, State
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.base import Engine

@@ -35,7 +35,7 @@ from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.record import one_agent, split_per_agent
 from fedpoint.core.types import Model, Number, Tree
 from fedpoint.core.vector import take, unwrap, wrap
-from fedpoint.problems.base import Jumps, Mine
+from fedpoint.problems.oracle import Jumps, Mine
 from fedpoint.theory.expected_round import Numbers, hub_at, template
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.noise import local_round

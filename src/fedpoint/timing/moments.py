@@ -14,7 +14,7 @@ from fedpoint.core.random import Key
 from fedpoint.timing.base import Moments
 
 if TYPE_CHECKING:
-    from fedpoint.timing.participation import Participation
+    from fedpoint.timing.schemes import Participation
 
 SAMPLED_TICKS = 1 << 15
 LAGS = 32

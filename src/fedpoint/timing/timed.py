@@ -16,11 +16,12 @@ from fedpoint.core.random import Key
 from fedpoint.core.record import untouched
 from fedpoint.core.types import Number
 from fedpoint.core.vector import take
+from fedpoint.timing.answering import Answering
 from fedpoint.timing.base import Context, Tick, Timing
 from fedpoint.timing.clock import Clock, check_clock, luck_of
 from fedpoint.timing.mail import power_of_two
-from fedpoint.timing.participation import Answering, Everyone, Participation, Uniform
 from fedpoint.timing.schedule import check_chance, check_whole
+from fedpoint.timing.schemes import Everyone, Participation, Uniform
 from fedpoint.timing.staleness import Constant, Staleness
 from fedpoint.timing.tick_law import MergeLaw
 

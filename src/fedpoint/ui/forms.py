@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any, TypedDict
 
 from fedpoint.algorithms.catalogue import makers, title_of
-from fedpoint.config.experiment import parse, schema
+from fedpoint.config.experiment import parse
+from fedpoint.config.writing import schema
 from fedpoint.core.algorithm import CATALOGUE
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.types import Plain

@@ -17,7 +17,7 @@ from fedpoint.core.vector import unwrap
 from fedpoint.engine.program import go_on
 from fedpoint.engine.session import Session, cast
 from fedpoint.experiment import Experiment
-from fedpoint.timing.participation import Moments, Participation, Tick, Uniform
+from fedpoint.timing.schemes import Moments, Participation, Tick, Uniform
 
 
 class SomeOf(Participation):

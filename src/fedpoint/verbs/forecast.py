@@ -15,7 +15,7 @@ from fedpoint.problems.base import Problem
 from fedpoint.results.forecast import Forecast
 from fedpoint.results.mean_forecast import MeanForecast
 from fedpoint.theory.operator import Setting
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.run import MethodOptions, as_experiment
 
 FLOORS = ("auto", "exact", "sampled")

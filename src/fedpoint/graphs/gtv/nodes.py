@@ -17,7 +17,8 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.precision import double
 from fedpoint.core.types import Data, Model, Tree
 from fedpoint.graphs.network import Network
-from fedpoint.problems.base import Mine, Oracle, Problem, per_agent
+from fedpoint.problems.base import Problem, per_agent
+from fedpoint.problems.oracle import Mine, Oracle
 from fedpoint.problems.rows import RowsOracle, RowsProblem
 
 BLOCKS = 1 << 25  # numbers of all nodes' Hessians, up to which they are kept

@@ -17,7 +17,7 @@ from fedpoint.core.steps import Step, chances_of_steps
 from fedpoint.core.types import Model
 from fedpoint.problems.base import Constants, Problem
 from fedpoint.timing.base import Timing
-from fedpoint.timing.participation import ByWeight, Everyone, Importance, Uniform
+from fedpoint.timing.schemes import ByWeight, Everyone, Importance, Uniform
 
 Assumption = tuple[str, bool | None, str]  # text, whether it holds (None: not known), detail
 

@@ -28,7 +28,8 @@ from fedpoint.problems.base import Problem
 from fedpoint.theory.bounds.bound import DRIFT, EXCESS, STEP_NOISE, Bound, Need, Value, bound
 from fedpoint.theory.bounds.case import Assumption, Case, Stated, arrays, named, show
 from fedpoint.timing.base import Timing
-from fedpoint.timing.participation import ByWeight, Everyone, Uniform, as_participation
+from fedpoint.timing.participation import as_participation
+from fedpoint.timing.schemes import ByWeight, Everyone, Uniform
 
 
 @dataclass(frozen=True)

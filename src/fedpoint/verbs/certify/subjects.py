@@ -25,10 +25,11 @@ from fedpoint.core.vector import take, wrap
 from fedpoint.experiment import Experiment
 from fedpoint.gather import Gather
 from fedpoint.problems import Quadratic
-from fedpoint.problems.base import Mine
+from fedpoint.problems.oracle import Mine
 from fedpoint.results.certificate import Unexercised
 from fedpoint.results.run import Run
-from fedpoint.timing.participation import Answering, Everyone, Participation
+from fedpoint.timing.answering import Answering
+from fedpoint.timing.schemes import Everyone, Participation
 from fedpoint.verbs.certify.battery import SHORT
 from fedpoint.verbs.certify.exercise import not_watched, watch_experiments, watch_function
 from fedpoint.verbs.certify.methods import Recipe, Settings, average

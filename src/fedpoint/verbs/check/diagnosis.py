@@ -12,7 +12,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.record import values_of
 from fedpoint.experiment.experiment import Experiment
 from fedpoint.results.verdict import Check
-from fedpoint.timing.participation import Participation, Uniform
+from fedpoint.timing.schemes import Participation, Uniform
 from fedpoint.verbs.check.comparisons import OF_FORECAST, Comparisons
 from fedpoint.verbs.forecast import prepare
 

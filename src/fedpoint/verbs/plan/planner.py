@@ -27,7 +27,8 @@ from fedpoint.results.plan import REPEATS, Choice, Excluded, Goal, Plan, PlanPro
 from fedpoint.results.plan_table import MINIMISE, amount
 from fedpoint.theory.planning import frontier
 from fedpoint.theory.planning_cost import Prices
-from fedpoint.timing.participation import Everyone, Participation, Poisson, as_participation
+from fedpoint.timing.participation import as_participation
+from fedpoint.timing.schemes import Everyone, Participation, Poisson
 from fedpoint.verbs.plan.measure import lead, measure_on
 from fedpoint.verbs.plan.private import PrivateSearch
 from fedpoint.verbs.plan.search import Given, Method, Search, method_of

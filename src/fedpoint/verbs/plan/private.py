@@ -39,7 +39,7 @@ from fedpoint.results.labels import short
 from fedpoint.results.plan import Choice, Goal
 from fedpoint.theory.affine_rounds import Powers
 from fedpoint.theory.planning import Trial, Uncomputable, best_step, thinned
-from fedpoint.timing.participation import Participation
+from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.plan.search import Method, Search
 
 LONGEST = 1 << 10  # rounds that a private run may have, unless more are asked for

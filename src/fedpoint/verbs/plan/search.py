@@ -27,7 +27,8 @@ from fedpoint.theory.affine_rounds import Work, affine, plain, suits, work_of_ag
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.planning import LARGE, LONGEST, Known, Trial, attempt, attempt_affine, best_step, settled, walks
 from fedpoint.theory.planning_cost import Use
-from fedpoint.timing.participation import Answering, Participation
+from fedpoint.timing.answering import Answering
+from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.forecast import Forecast, prepare
 from fedpoint.verbs.plan.by_runs import Runs, counts_steps
 
