@@ -10,7 +10,8 @@ import fedpoint as fp
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge
 from fedpoint.theory.steady import fixed_point
-from fedpoint.theory.trajectory import Joint, NotJoint, OwnChains, Trajectory, unclosed, unsuited
+from fedpoint.theory.trajectory import Joint, OwnChains, Trajectory, unclosed, unsuited
+from fedpoint.theory.trajectory_work import NotJoint
 
 Z = 4.0  # standard errors that a measured number may be off
 

@@ -169,9 +169,6 @@ Reader = Callable[[Plain, Where, Path | None], tuple[Tree, list[FileMistake]]]
 Choices = list[tuple[Plain, Timing | None]]  # what a file says of who works when, and what that means
 
 
-# Reading.
-
-
 @checked
 def read(path: str | Path, *, allow: Allow = (), problem: Problem | None = None, **overrides: int | None) -> File:
     """The experiments of a TOML file with their rounds: a sequence of entries with `name`, `experiment` and `rounds`.
@@ -473,6 +470,3 @@ def _fits(key: str, timing: Timing | None, problem: Problem, network: Network | 
     made.slots(problem.agents)
     if made.on_network:
         made.bind(Context(problem, network=network))
-
-
-# Writing.

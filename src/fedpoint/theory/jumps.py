@@ -18,7 +18,8 @@ import numpy as np
 
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.theory.krylov import Krylov, norm, solve
-from fedpoint.theory.mail_system import MailSystem, Masks, Nodes
+from fedpoint.theory.mail_nodes import Nodes
+from fedpoint.theory.mail_system import MailSystem, Masks
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
 from fedpoint.theory.steady import LARGE, decay, perron, rate_of
