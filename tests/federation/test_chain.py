@@ -193,7 +193,7 @@ def test_a_line_that_could_not_be_written_leaves_no_gap(record, monkeypatch):
     """A full disk: the answer does not leave, and the next line follows what is on disk."""
     folder, *_ = record
     made = Chain(folder, FIRST)
-    for name in ("append_line", "write_bytes"):
+    for name in ("append_line", "overwrite"):
         with monkeypatch.context() as full:
             full.setattr(chain, name, lambda *_: (_ for _ in ()).throw(FedpointError("no space")))
             with pytest.raises(FedpointError, match="no space"):

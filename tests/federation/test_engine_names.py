@@ -21,15 +21,19 @@ HANDED_OVER = {
     "nvflare.apis.fl_context.FLContext": "get_engine get_job_id",
     "nvflare.apis.workspace.Workspace": "get_root_dir get_run_dir",
     "nvflare.private.fed.server.server_engine_internal_spec.ServerEngineInternalSpec": "register_app_command",
-    "nvflare.apis.shareable.Shareable": "get_return_code",
+    "nvflare.private.fed.server.server_engine.ServerEngine": "get_cell get_clients",
+    "nvflare.private.fed.client.client_run_manager.ClientRunManager": "get_cell",
+    "nvflare.fuel.f3.cellnet.core_cell.CoreCell": "register_request_cb send_request send_reply",
+    "nvflare.fuel.f3.cellnet.cell.Cell": "_register_request_cb _send_request",
     SESSION: "close",
 }
 FIELDS = {  # and what they hold
     "nvflare.fuel.flare_api.api_spec.SystemInfo": "job_info",
     "nvflare.fuel.flare_api.api_spec.JobInfo": "job_id",
     "nvflare.fuel.flare_api.api_spec.ClientInfo": "name last_connect_time",
-    "nvflare.apis.controller_spec.Task": "completion_status targets data",
-    "nvflare.apis.controller_spec.ClientTask": "client task result",
+    "nvflare.apis.controller_spec.Task": "completion_status targets",
+    "nvflare.private.fed.server.client_manager.ClientManager": "clients",
+    "nvflare.private.fed.server.server_engine.ServerEngine": "server",
 }
 
 
@@ -54,7 +58,7 @@ def test_the_places_that_are_easily_overlooked_are_read():
         "nvflare.apis.executor.Executor.log_error",
         "nvflare.apis.controller_spec.TaskCompletionStatus.CLIENT_DEAD",
     } <= names
-    assert any(use.name.endswith(".Task") and "result_received_cb" in use.keywords for use in ALL)
+    assert any(use.name.endswith(".Task") and "task_done_cb" in use.keywords for use in ALL)
 
 
 @pytest.mark.parametrize("name", HANDED_OVER)

@@ -110,12 +110,3 @@ def test_jobs_name_the_protocol_of_whoever_leads(tmp_path):
 
     made = job_folder("trial.1", ["a"], "", tmp_path) / "app" / "config" / "config_fed_server.json"
     assert Release.named_in(json.loads(made.read_text())["workflows"][0]["args"]) == protocol.OWN
-
-
-@pytest.mark.parametrize(("count", "seconds"), [(3, 0.02), (40, 0.1)])
-def test_all_sites_together_ask_for_work_400_times_a_second_at_most(count, seconds, tmp_path):
-    pytest.importorskip("nvflare")
-    from fedpoint.federation.flare.lead import job_folder
-
-    made = job_folder("trial.1", [f"s{i}" for i in range(count)], "", tmp_path) / "app/config/config_fed_server.json"
-    assert json.loads(made.read_text())["server"]["task_request_interval"] == seconds

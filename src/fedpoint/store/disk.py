@@ -34,6 +34,7 @@ Arrays: TypeAlias = dict[str, np.ndarray]
 Table: TypeAlias = dict[str, Any]  # what a file holds, before anybody has checked it
 
 VERSION = 1
+SECTOR = 512  # bytes that a disk writes at once
 _MANIFEST = "__manifest__"
 SEAL = "sha256"  # in a JSON file: the hash of the rest of it
 DEEPEST = 50  # tables and lists in each other, of a TOML file
@@ -151,6 +152,13 @@ def write_aside(folder: Path, files: Mapping[str, bytes]) -> None:
     sync_folder(folder)
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """A file of which whoever reads it knows whether it is whole, by a hash: it needs no detour, and waits once."""
+    with os_errors(f"write {path}"), held(path.parent) as folder, open(path.name, "wb", opener=folder.open) as file:
+        file.write(data)
+        sync(file)
+
+
 def append_line(path: Path, line: bytes) -> None:
     with os_errors(f"write {path}"), held(path.parent) as folder:
         size = folder.stat(path.name, links=False).st_size
@@ -162,6 +170,20 @@ def append_line(path: Path, line: bytes) -> None:
             with contextlib.suppress(OSError):
                 cut(path, size)  # half a line would spoil the next one
             raise
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Write a small file anew in place, which waits for the disk once and not twice. It must be there, and as long: one
+    sector, of which a crash leaves what was there or what was to come."""
+    if len(data) > SECTOR:
+        raise ValueError(f"{len(data)} bytes are more than a sector")
+    with os_errors(f"write {path}"), held(path.parent) as folder:
+        own = _open_own(folder, path, os.O_WRONLY)
+        try:
+            os.write(own, data)
+            os.fsync(own)
+        finally:
+            os.close(own)
 
 
 def cut(path: Path, size: int) -> None:

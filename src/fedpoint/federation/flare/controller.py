@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import os
 import queue
 import shutil
@@ -15,17 +14,19 @@ import traceback
 from pathlib import Path
 
 from nvflare.apis.client import Client
-from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.controller_spec import Task, TaskCompletionStatus
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.message import Message
+from nvflare.private.defs import CellMessageHeaderKeys
 
 from fedpoint.core.errors import Diverged, FedpointError
 from fedpoint.core.types import Plain
 from fedpoint.federation.flare.kits import Kit
-from fedpoint.federation.flare.names import ANSWER, FETCH, KIT, ORDER, STATUS, STOP, TASK
+from fedpoint.federation.flare.line import Desk
+from fedpoint.federation.flare.names import FETCH, KIT, STATUS, STOP, TASK
 from fedpoint.federation.hub.alarm import Expected
 from fedpoint.federation.hub.hub import StudyHub
 from fedpoint.federation.hub.ledger import Ledger
@@ -52,45 +53,50 @@ class Aborted(Exception):
 
 
 class FlareEngine:
-    """FLARE as a `Transport`."""
+    """FLARE as a `Transport`: each site has one task of the engine's, in which it asks for orders at the desk."""
 
     def __init__(self, controller: HubController, context: FLContext, signal: Signal, board: Board):
         self.controller, self.context, self.signal, self.board = controller, context, signal, board
         self.arrivals: queue.Queue[Arrival] = queue.Queue()
+        self.gone: set[str] = set()  # sites whose half of the job is dead
+        self.desk = Desk(context.get_engine().get_cell(), self._site_of, self.arrived)
+        for client in context.get_engine().get_clients():
+            task = Task(TASK, Shareable(), task_done_cb=self._done)
+            controller.send(task, context, targets=[client.name])
+
+    def _site_of(self, message: Message) -> str | None:
+        """Who the engine gave the token of a message to."""
+        clients = self.context.get_engine().server.client_manager.clients
+        client = clients.get(message.get_header(CellMessageHeaderKeys.TOKEN))
+        return None if client is None else str(client.name)
 
     def send(self, site: str, order: bytes, deadline: float) -> None:
         if self.board.is_out(site):
             self.arrivals.put(Arrival(site, None, "revoked"))
-            return
-        data = Shareable()
-        data[ORDER] = order
-        seconds = max(1, math.ceil(deadline))  # 0 would be for ever
-        task = Task(TASK, data, timeout=seconds, result_received_cb=self._received, task_done_cb=self._done)
-        self.controller.send(task, self.context, targets=[site], task_assignment_timeout=seconds)
-
-    def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        self.arrived(client_task.client.name, client_task.result)
-        client_task.task.data = Shareable()  # large models need not be kept until the task is cleared away
+        elif site in self.gone:
+            self.arrivals.put(Arrival(site, None, "lost"))
+        else:
+            self.desk.send(site, order, deadline)
 
     def _done(self, task: Task, fl_ctx: FLContext) -> None:
         if task.completion_status == TaskCompletionStatus.CLIENT_DEAD:
             for target in task.targets or []:
                 name = target.name if isinstance(target, Client) else str(target)
+                self.gone.add(name)
                 self.arrivals.put(Arrival(name, None, "lost"))
 
-    def arrived(self, site: str, result: Shareable | None) -> None:
+    def arrived(self, site: str, answer: bytes | None) -> None:
         if self.board.is_out(site):
             self.arrivals.put(Arrival(site, None, "revoked"))
-            return
-        good = result is not None and result.get_return_code(ReturnCode.OK) == ReturnCode.OK
-        data = None if result is None or not good else result.get(ANSWER)
-        self.arrivals.put(Arrival(site, data, "" if isinstance(data, bytes) else "lost"))
+        else:
+            self.arrivals.put(Arrival(site, answer, "lost" if answer is None else ""))
 
     def receive(self, timeout: float) -> Arrival | None:
         end = time.monotonic() + timeout
         while True:
             if self.signal.triggered:
                 raise Aborted
+            self.desk.look()
             try:
                 return self.arrivals.get(timeout=max(0.0, min(0.2, end - time.monotonic())))
             except queue.Empty:
@@ -107,6 +113,7 @@ class FlareEngine:
         return time.monotonic()
 
     def close(self) -> None:
+        self.desk.close()
         self.controller.cancel_all_tasks(fl_ctx=self.context)
 
 
@@ -227,6 +234,7 @@ class HubController(Controller):
         except Exception:
             said = "a fault of fedpoint's: the server's log has it"
             self.log_error(fl_ctx, traceback.format_exc())
+        self.engine.close()
         self._hand_over(folder, {"state": state, "message": said})
         self.log_info(fl_ctx, f"{state}: {said}")
         end = time.monotonic() + TAKEN
@@ -270,5 +278,4 @@ class HubController(Controller):
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        if self.engine is not None:  # late: the hub looks at it, and says so
-            self.engine.arrived(client.name, result)
+        """What a site says of its task when the job is over; its answers do not come that way."""

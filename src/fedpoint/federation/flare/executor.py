@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 from nvflare.apis.event_type import EventType
@@ -11,15 +12,22 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
-from fedpoint.federation.flare.names import ANSWER, KIT, ORDER, TASK
+from fedpoint.federation.flare.line import ANSWER, END, LOST, NOTHING, ORDER, Line
+from fedpoint.federation.flare.names import KIT, TASK
 from fedpoint.federation.site import engagement
 from fedpoint.federation.site.worker import Worker
 from fedpoint.store.disk import read_toml
 
 
+AGAIN = 0.5  # seconds before a hub that was not reached is asked again
+LOOK = 0.2  # seconds between looks at whether the job is over
+CLOSE = 5.0  # seconds for an order at hand to be given up
+
+
 class SiteExecutor(Executor):
-    """Takes the title of a study: what runs here, and on which data, is what the site has approved under that title."""
+    """One task of the engine's is all orders of a job. Takes the title of a study: what runs here, and on which data, is what the site has approved under that title."""
 
     def __init__(self, study: str = "") -> None:
         super().__init__()
@@ -48,18 +56,40 @@ class SiteExecutor(Executor):
             self._end()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        order = shareable.get(ORDER)
-        if task_name != TASK or not isinstance(order, bytes):
+        if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
+        line = Line(fl_ctx.get_engine().get_cell(), FQCN.join([FQCN.ROOT_SERVER, fl_ctx.get_job_id()]))
+        over = threading.Event()
+        serving = threading.Thread(target=self._serve, args=(line, over, fl_ctx), daemon=True)
+        serving.start()
+        while serving.is_alive() and not abort_signal.triggered:
+            serving.join(LOOK)
+        over.set()
+        if self.worker is not None:
+            self.worker.give_up()
+        serving.join(CLOSE)
+        return Shareable()
+
+    def _serve(self, line: Line, over: threading.Event, fl_ctx: FLContext) -> None:
+        """Orders and their answers, until the job ends."""
+        said, answer = NOTHING, b""
+        while not over.is_set():
+            heard = line.ask(said, answer)
+            if heard is None:
+                over.wait(AGAIN)
+                continue
+            back, order = heard
+            if back == END:
+                return
+            said, answer = self._answer(order, fl_ctx) if back == ORDER else (NOTHING, b"")
+
+    def _answer(self, order: bytes, fl_ctx: FLContext) -> tuple[str, bytes]:
         worker = self._approved()
         if worker is None:
             self.log_error(fl_ctx, "an order of a study that this site has not approved: it is not looked at")
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+            return LOST, b""
         try:
-            answer = worker.ask(order)
+            return ANSWER, worker.ask(order)
         except OSError as error:
             self.log_error(fl_ctx, f"the worker is gone ({error}); another one is started for the next order")
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
-        reply = Shareable()
-        reply[ANSWER] = answer
-        return reply
+            return LOST, b""

@@ -30,8 +30,7 @@ from fedpoint.federation.transport import Event, NoAnswerYet, Outcome, Status, S
 from fedpoint.store.disk import read_manifest, write_bytes
 
 POLL = 0.3
-REQUEST = 0.02  # seconds between a site's questions for work; the engine's own 2 would be 2 s a round
-QUESTIONS = 400  # a second, of all sites: each takes milliseconds of processor time, at the server and at the site
+REQUEST = 0.2  # seconds between a site's questions for its one task; orders then come by `line.py`, which waits for them
 BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
 LOOK = 0.5  # seconds between looks at which sites are there
 REST, LONGEST_REST = 20.0, 600.0  # seconds before a site that a new job was begun for, in vain, gets another
@@ -49,7 +48,7 @@ def job_folder(title: str, sites: Sequence[str], fresh: str, where: Path, watch:
     meta = {"name": title, "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["server", *sites]}}
     hub = {"id": "hub", "path": HUB, "args": {"study": title, "fresh": fresh, "watch": watch, **OWN.plain()}}
     none: dict[str, object] = {"components": [], "task_data_filters": [], "task_result_filters": []}
-    asks = {"task_request_interval": max(REQUEST, len(sites) / QUESTIONS), "heart_beat_timeout": 30}
+    asks = {"task_request_interval": REQUEST, "heart_beat_timeout": 30}
     server = {"format_version": 2, "server": asks, "workflows": [hub], **none}
     site = {"tasks": [TASK], "executor": {"path": SITE, "args": {"study": title}}}
     client = {"format_version": 2, "executors": [site], **none}

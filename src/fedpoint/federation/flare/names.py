@@ -1,7 +1,6 @@
 """What the two halves of a job call things; importing this loads nothing else."""
 
 TASK = "fedpoint"
-ORDER, ANSWER = "order", "answer"
 STATUS, STOP, FETCH = "fedpoint.status", "fedpoint.stop", "fedpoint.fetch"
 HUB = "fedpoint.federation.flare.controller.HubController"
 SITE = "fedpoint.federation.flare.executor.SiteExecutor"

@@ -74,7 +74,8 @@ def _secret(
         except ValueError:
             continue
         if _promised(pool, name, secret, left):
-            return secret, {place for place in shares if not shamir.fits(chosen, place, shares[place])}
+            others = shares.keys() - chosen
+            return secret, {place for place in others if not shamir.fits(chosen, place, shares[place])}
     return None
 
 

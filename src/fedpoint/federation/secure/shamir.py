@@ -5,6 +5,7 @@ The secret is the value at 0 of a random polynomial of degree threshold - 1 over
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 
 PRIME = 2**256 + 297  # the least prime above 2^256: room for any 32 bytes
@@ -53,11 +54,18 @@ def fits(shares: Mapping[int, bytes], place: int, share: bytes) -> bool:
 
 def _through(shares: Mapping[int, bytes], at: int) -> int:
     """The value at a place of the polynomial through all these shares: Lagrange's."""
-    total = 0
-    for x, share in shares.items():
+    factors = _factors(tuple(shares), at)
+    return sum(int.from_bytes(share) * factor for share, factor in zip(shares.values(), factors, strict=True)) % PRIME
+
+
+@functools.lru_cache(4096)
+def _factors(places: tuple[int, ...], at: int) -> tuple[int, ...]:
+    """What each share counts; all secrets of a sum are shared among the same places."""
+    found = []
+    for x in places:
         above = below = 1
-        for other in shares:
+        for other in places:
             if other != x:
                 above, below = above * (at - other) % PRIME, below * (x - other) % PRIME
-        total += int.from_bytes(share) * above * pow(below, -1, PRIME)
-    return total % PRIME
+        found.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(found)

@@ -18,7 +18,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.federation.site.refusal import Refused
 from fedpoint.federation.site.stop import ORDERS
 from fedpoint.federation.wire import NEVER, Written
-from fedpoint.store.disk import read_object, write_bytes
+from fedpoint.store.disk import read_object, write_bytes, write_new
 
 
 class Answered(TypedDict):
@@ -90,7 +90,7 @@ class Answers:
 
     def keep(self, run: str, record: RunRecord, answer: bytes) -> None:
         """A new answer and what follows from it; refusals before it no longer count."""
-        write_bytes(self._file(hashlib.sha256(answer).hexdigest()), answer)
+        write_new(self._file(hashlib.sha256(answer).hexdigest()), answer)
         before = self.of(run)["answered"]
         self._write(Everything(refused=0, studies=self._studies(run, record)))
         for old in {one["answer"] for one in before.values()} - self._kept():

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import open_file, read_file
 from fedpoint.core.numbers import counted
-from fedpoint.store.disk import append_line, canonical, cut, os_errors, read_object, write_bytes
+from fedpoint.store.disk import append_line, canonical, cut, os_errors, overwrite, read_object, write_bytes
 
 if TYPE_CHECKING:  # it loads JAX
     from fedpoint.core.types import Plain
 
 LOG, HEAD = "audit.jsonl", "audit.head"
 LONGEST = 1 << 26  # bytes of a line
+SMALL = 128  # bytes of the head, whatever it counts: it is written in place
 Entry = dict[str, "Plain"]
 Hear = Callable[[Entry, str], None]  # of a line that is as it was written, and its hash
 
@@ -136,6 +137,12 @@ def _against(head: Head, seal: str, found: Head, torn: int, length: int) -> Exam
     return Examined(found, bool(more), torn, length)
 
 
+def _small(head: Head) -> bytes:
+    """What the small file holds; filled up at its beginning, so that an end that is missing is seen."""
+    text = canonical(head._asdict())
+    return text[:1] + text[1:].rjust(SMALL - 1)
+
+
 def whole(folder: Path, first: Head) -> Examined:
     """A record to write on, or what to do about one that was changed."""
     try:
@@ -161,16 +168,13 @@ class Chain:
             log.touch()
         if found.torn:
             cut(log, found.length)
-        self._count(found.head)
+        write_bytes(self.folder / HEAD, _small(found.head))
         last = self._last = found.head
         if found.torn:
             last = self._append({"found": "torn", "bytes": found.torn})
         if found.ahead:
             last = self._append({"found": "ahead"})
         return last
-
-    def _count(self, head: Head) -> None:
-        write_bytes(self.folder / HEAD, canonical(head._asdict()))
 
     def append(self, entry: Entry) -> str:
         """Write a line; returns its hash once it is on disk, and counted."""
@@ -185,6 +189,6 @@ class Chain:
         line = canonical({**entry, "time": when, "before": last.sha256})
         append_line(self.folder / LOG, line)
         head = Head(last.lines + 1, hashlib.sha256(line).hexdigest())
-        self._count(head)
+        overwrite(self.folder / HEAD, _small(head))
         self._last = head
         return head

@@ -66,6 +66,12 @@ class Worker:
             self.close()
             raise
 
+    def give_up(self) -> None:
+        """End an order at hand: whoever waits for its answer gets an OSError."""
+        process = self.process
+        if process is not None:
+            process.kill()
+
     def close(self) -> None:
         for fd in (self.down, self.up):
             if fd >= 0:
