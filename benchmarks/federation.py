@@ -301,7 +301,7 @@ def who_comes(rounds: int, most: int) -> list[str]:
 
 def how_large(rounds: int, most: int) -> list[str]:
     return [
-        "Three sites; each part with its share of a round. Engine: NVIDIA FLARE with its polling. The rest is ours.",
+        "Three sites; each part with its share of a round. Engine: NVIDIA FLARE, which carries them. The rest is ours.",
         "",
         *sizes(rounds),
         "",

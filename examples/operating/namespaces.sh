@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A project's life in separate network namespaces on one machine: from zero to a first study, a second version, a new
-# site, a lost disk, an expired certificate, a revoked site. Needs root (ip netns), fedpoint[federation] and some minutes.
+# site, two studies side by side, a lost disk, an expired certificate, a revoked site. Needs root (ip netns), fedpoint[federation] and some minutes.
 #   sudo examples/operating/namespaces.sh [FOLDER]
 set -euo pipefail
 root=${1:-$(mktemp -d)}
@@ -45,9 +45,9 @@ for site in north south west; do
   awk -v seed="$RANDOM" 'BEGIN { srand(seed); print "age,sex,died"; for (i = 0; i < 200; i++) { age = 20 + int(60 * rand());
     print age "," (rand() < .5 ? "f" : "m") "," (rand() < age / 100 ? 1 : 0) } }' > "$site.csv"
 done
-write_study() { # SITES ROUNDS: as TOML
-  cat > study.toml <<TOML
-name = "mortality"
+write_study() { # SITES ROUNDS [NAME]: as TOML
+  cat > "${3:-mortality}.toml" <<TOML
+name = "${3:-mortality}"
 sites = $1
 rounds = $2
 quorum = 2
@@ -74,11 +74,11 @@ join_project() { # SITE: its own key, a request, the leader's signature
 }
 issue() { # VERSION SITES ROUNDS WHO...: signed by the leader, then fetched and approved at the sites named
   local version=$1 who; write_study "$2" "$3"; shift 3
-  on lead study study.toml --project project
+  on lead study mortality.toml --project project
   for who in "$@"; do until_file "$who/studies/mortality.$version/signed.json"; done
   for who in "$@"; do on "$who" approve "$who" --data "$who.csv" --yes; done
 }
-run_study() { on lead run study.toml --project project --quiet --folder "result-$1" ${2:-}; }
+run_study() { on lead run mortality.toml --project project --quiet --folder "result-$1"; }
 
 say "From zero to a first study"
 on lead init project --server 10.77.0.1:8102
@@ -95,8 +95,8 @@ data = "$root/north.csv"
 columns = ["age", "sex", "died"]
 models = ["logistic"]
 methods = ["fedavg"]
-rounds = 200
-runs = 5
+rounds = 2000
+runs = 10
 TOML
 issue 2 '["north", "south"]' 5 south
 until_file north/studies/mortality.2/approval.json
@@ -107,12 +107,28 @@ join_project west; start west site west
 issue 3 '["north", "south", "west"]' 5 south west
 run_study 3
 
+say "Two studies side by side"
+write_study '["north", "west"]' 400 severity
+on lead study severity.toml --project project
+until_file west/studies/severity.1/signed.json
+on west approve west severity --data west.csv --yes
+until_file north/studies/severity.1/approval.json
+issue 4 '["north", "south", "west"]' 400 south west
+until_file north/studies/mortality.4/approval.json
+(on lead run severity.toml --project project --quiet --folder result-severity > severity.log 2>&1) & running[severity]=$!
+run_study 4
+wait "${running[severity]}"; unset "running[severity]"
+cat severity.log
+span() { # the times of the first and the last round that the north has worked in
+  grep '"kind":"work"' "north/studies/$1/records/audit.jsonl" | grep -o '"time":"[^"]*"' | sed -n '1p;$p' | tr '\n' ' '; }
+echo "severity.1: $(span severity.1)"; echo "mortality.4: $(span mortality.4)"
+
 say "A lost disk: the south has lost its key"
 halt south; rm -rf south
 on lead revoke south --project project
 join_project south; start south site south
-issue 4 '["north", "south", "west"]' 6 south west
-run_study 4
+issue 5 '["north", "south", "west"]' 6 south west
+run_study 5
 
 say "An expired certificate in the west"
 halt west
@@ -125,15 +141,15 @@ on west join west project/certificates/west.crt
 start west site west
 
 say "The north is revoked while a study runs"
-issue 5 '["north", "south", "west"]' 200 south west
-until_file north/studies/mortality.5/approval.json
-(run_study 5 > run.log 2>&1) & running[run]=$!
-until_file north/studies/mortality.5/records/audit.jsonl
-until_said north/studies/mortality.5/records/audit.jsonl '"kind":"work"'
+issue 6 '["north", "south", "west"]' 2000 south west
+until_file north/studies/mortality.6/approval.json
+(run_study 6 > run.log 2>&1) & running[run]=$!
+until_file north/studies/mortality.6/records/audit.jsonl
+until_said north/studies/mortality.6/records/audit.jsonl '"kind":"work"'
 on lead revoke north --project project
 wait "${running[run]}"; unset "running[run]"
 cat run.log
-worked() { grep -c '"kind":"work"' "$1/studies/mortality.5/records/audit.jsonl"; }
+worked() { grep -c '"kind":"work"' "$1/studies/mortality.6/records/audit.jsonl"; }
 echo "the north has worked in $(worked north) rounds, the south in $(worked south)"
 [ "$(worked north)" -lt "$(worked south)" ] || { echo "the north was not refused" >&2; exit 1; }
 say "What the sites said meanwhile"

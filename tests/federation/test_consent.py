@@ -259,7 +259,11 @@ class Killed(BaseException):
     pass
 
 
-WRITERS = [(answers, "write_bytes"), (chain, "append_line"), (chain, "write_bytes"), (memory, "write_npz")]
+WRITERS = [
+    *((answers, name) for name in ("write_bytes", "write_new")),
+    *((chain, name) for name in ("append_line", "overwrite", "write_bytes")),
+    (memory, "write_npz"),
+]
 
 
 def die_at(moment, patched):

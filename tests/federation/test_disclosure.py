@@ -84,6 +84,23 @@ def test_all_that_is_below_at_once(tmp_path):
     assert found[3].startswith("a message of 8 rows would leave (batch and local steps): the floor is 20")
 
 
+@pytest.mark.parametrize("flagged", [1, 4, 5, 20])
+def test_a_flag_of_few_rows_is_below_the_floor(flagged, tmp_path):
+    """A column of numbers that is 0 in all rows but these: what is summed with it is summed over them. A message of
+    FedAvg at w = 0 is then that row's 1/2 - y: its class."""
+    one = even(40)
+    path = table(tmp_path / "t.csv", **one, doses=[int(i < flagged) for i in range(40)])
+    few = f"sums over {flagged} row{'s' * (flagged > 1)} would leave: column 'dose' is 0 in all others; the floor is 5"
+    assert [text.startswith(few) for text in said(path)] == [True] * (flagged < 5)
+
+
+def test_a_target_that_only_few_rows_have_is_below_the_floor(tmp_path):
+    """Of a linear model: X'y is then the sum of these rows."""
+    path = table(tmp_path / "t.csv", **even(40), doses=[7.5 * (i == 3) for i in range(40)])
+    wanted = study(model="linear", target="dose", features=["age", "kind"])
+    assert said(path, wanted=wanted)[0].startswith("sums over 1 row would leave: column 'dose' is 0 in all others")
+
+
 def test_dates_are_numbers_and_not_categories(tmp_path):
     rows = [f"2020-01-{i + 1:02},{i}" for i in range(25)]
     (tmp_path / "t.csv").write_text("\n".join(["day,cost", *rows]) + "\n")

@@ -3,11 +3,13 @@
 import datetime
 import stat
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric import padding
 from studies import AVERAGE, content
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.federation import installed
 from fedpoint.federation.identity import certificates, signed
 from fedpoint.federation.identity.certificates import Authority, NotTrusted
 from fedpoint.federation.identity.difference import differences
@@ -256,6 +258,28 @@ ALLOWED = {
 def test_a_policy_allows_what_it_says_and_no_more(policy, study, used, said):
     made = parse({**content(AVERAGE, TABLE), **study})
     assert Policy.model_validate(ALLOWED | policy).objections(made, Used(**used)) == said
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [
+        ({}, ["it says ward = 3 to the model, which the policy does not"]),
+        ({"tumour": {"ward": 4}}, ["it says ward = 3 to the model, which the policy does not"]),
+        ({"tumour": {"ward": 3, "width": 8}}, []),
+        ({"another": {"ward": 3}}, ["it says ward = 3 to the model, which the policy does not"]),
+    ],
+)
+def test_what_a_study_says_to_an_installed_model_is_in_the_policy(allowed, said, monkeypatch):
+    """Its options may choose rows: a leader that tries one ward after the other waits for a person."""
+
+    class Tumour:
+        def start(self, ward):
+            return np.zeros(2)
+
+    monkeypatch.setattr(installed, "_allowed", {"tumour": Tumour()})
+    made = parse(content(AVERAGE, {"kind": "installed", "name": "tumour", "options": {"ward": 3}}))
+    policy = Policy.model_validate(ALLOWED | {"models": ["tumour"], "options": allowed})
+    assert policy.objections(made, Used()) == said
 
 
 def test_epsilon_adds_up_over_versions():

@@ -5,6 +5,10 @@ import pandas as pd
 import pytest
 
 import fedpoint as fp
+from fedpoint.data.floor import DEFAULT
+from fedpoint.data.recipe import Feature
+from fedpoint.federation.site.disclosure import below, few_of_a_design
+from fedpoint.federation.study import parse
 from fedpoint.statistics import scoring, table_one
 
 SITES = ["east", "north", "west"]
@@ -107,6 +111,51 @@ def test_few_of_an_outcome_stay_below_the_floor(rows, files, tmp_path):
     own.to_csv(tmp_path / "west.csv", index=False)
     with pytest.raises(fp.FedpointError, match="west"):
         fp.federate(study({"kind": "glm", **GLMS[0]}, quorum=3), {**files, "west": tmp_path / "west.csv"})
+
+
+@pytest.mark.parametrize(
+    ("term", "name"),
+    [
+        ("I(x**60)", "I(x ** 60)"),  # the row with the largest x, and it alone
+        ("kind:C(code)", "kind[T.urgent]:C(code)[3]"),  # two rows have both; of each many do
+        ("x", None),
+        ("kind:x", None),
+    ],
+)
+def test_a_formula_cannot_pick_a_few_rows(term, name, rows, tmp_path):
+    """Columns are above the floor, and what a leader's formula makes of them is not: the site says nothing."""
+    own = rows[rows.site == "west"].drop(columns="site").reset_index(drop=True)
+    urgent = np.flatnonzero(own.kind == "urgent")
+    elective = np.flatnonzero(own.kind == "elective")
+    own.loc[[*urgent[:2], *elective[:9]], "code"] = 3
+    own.to_csv(tmp_path / "west.csv", index=False)
+    made = parse({**study({"kind": "glm", "formula": f"died ~ x + {term}", "family": "binomial"}), "quorum": 3})
+    columns = made.table.read(tmp_path / "west.csv")
+    assert below(made, "west", columns, DEFAULT) == []
+    kinds = {"kind": ["elective", "emergency", "urgent"], "code": ["1", "2", "3"]}
+    recipe = [Feature(one, categories=kinds.get(one)) for one in made.table.features]
+    found = few_of_a_design(made.table, columns, recipe, DEFAULT)
+    assert len(found) == (name is not None)
+    assert all(f"by {name} of the formula: the floor is 5" in text for text in found)
+
+
+def test_a_formula_that_picks_rows_is_refused_by_the_site(rows, files):
+    with pytest.raises(fp.FedpointError, match="floor"):
+        fp.federate(study({"kind": "glm", "formula": "died ~ x + I(x**60)", "family": "binomial"}, quorum=3), files)
+
+
+def test_counts_of_a_first_table_have_a_floor(rows, files, tmp_path):
+    """Three of a level in one part of the table: the count would leave, though level and part have rows enough."""
+    own = rows[rows.site == "west"].drop(columns="site").reset_index(drop=True)
+    own.loc[own.died == 1, "kind"] = "elective"
+    own.loc[np.flatnonzero(own.died == 1)[:3], "kind"] = "urgent"
+    own.to_csv(tmp_path / "west.csv", index=False)
+    made = parse(study({"kind": "table_one", "columns": ["x", "kind"], "by": "died"}, rounds=2))
+    said = below(made, "west", made.table.read(tmp_path / "west.csv"), DEFAULT)
+    assert [text.partition(";")[0] for text in said] == [
+        "counts of few rows would leave: kind 'urgent' of died 1 (3)"
+    ]
+    assert below(made, "east", made.table.read(files["east"]), DEFAULT) == []
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,10 @@ class _OfFormula(SiteRegression):
         levels: dict[str, list[Level]] = {f.column: [*f.categories] for f in recipe if f.categories is not None}
         return Coding.of(self.formula, levels, intercept)
 
+    def design_of(self, columns: Mapping[str, Column], recipe: Sequence[Feature]) -> dict[str, np.ndarray]:
+        coding = self.coding(recipe, intercept=True)
+        return dict(zip(coding.names, coding.design(_frame(columns, recipe)).X.T, strict=True))
+
 
 class SiteGLM(_OfFormula):
     """A generalised linear model."""
@@ -268,6 +272,19 @@ class SiteTableOne(SiteRegression):
         from fedpoint.federation.site_table import labels_of
 
         return None if self.by is None else labels_of(columns[self.by])
+
+    def cells_of(self, columns: Mapping[str, Column]) -> dict[str, int]:
+        parts = self.count_of(columns)
+        if parts is None:
+            return {}
+        found: dict[str, int] = {}
+        for name in self.features:
+            column = columns[name]
+            for code, word in enumerate(column.words or ()):
+                own = parts[(column.values == code) & ~column.missing]
+                labels, counts = np.unique(own, return_counts=True)
+                found |= {f"{name} {word!r} of {self.by} {label}": int(n) for label, n in zip(labels, counts, strict=True)}
+        return found
 
     def blank(self, width: int) -> Model:
         from fedpoint.statistics.scoring import table_start

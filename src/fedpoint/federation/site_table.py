@@ -85,6 +85,14 @@ class SiteTable(Kind):
         """(n,): what is counted of the target, each of which needs rows enough; None: nothing is."""
         return None
 
+    def cells_of(self, columns: Mapping[str, Column]) -> dict[str, int]:
+        """How many rows are counted together beside those of a class or a category, by what they have in common."""
+        return {}
+
+    def design_of(self, columns: Mapping[str, Column], recipe: Sequence[Feature]) -> dict[str, np.ndarray]:
+        """(n,) each: the columns that a formula makes; empty where features go in as they are."""
+        return {}
+
     @property
     def placeholder(self) -> Model:
         """A model, where columns are not known yet."""

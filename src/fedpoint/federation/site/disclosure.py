@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from fedpoint.core.steps import chances_of_steps
 from fedpoint.data.column import Column
 from fedpoint.data.dates import possible_forms
 from fedpoint.data.floor import Floor
+from fedpoint.data.recipe import Feature
 from fedpoint.federation.site_table import SiteTable
 from fedpoint.federation.study import Study
 
@@ -29,6 +30,7 @@ def below(
         return few
     found = [*_few_values(table, columns, floor), *_few_of_a_category(table, columns, floor)]
     found += [*_few_of_a_class(table, columns, floor), *_few_by_weight(table, columns, floor)]
+    found += [*_few_of_a_cell(table, columns, floor), *_few_apart(table, columns, floor)]
     return found + few + ([] if held is None else _few_held_out(table.rows_of(held), floor))
 
 
@@ -102,6 +104,48 @@ def _few_by_weight(table: SiteTable, columns: Mapping[str, Column], floor: Floor
             f"sums in which rows weigh as if they were {behind} would leave: the floor is {floor.rows}; take part with "
             "rows of more equal weights"
         )
+
+
+def _few_of_a_cell(table: SiteTable, columns: Mapping[str, Column], floor: Floor) -> Iterator[str]:
+    few = [f"{what} ({n})" for what, n in table.cells_of(columns).items() if 0 < n < floor.per_category]
+    if few:
+        yield (
+            f"counts of few rows would leave: {', '.join(few)}; the floor is {floor.per_category}; join them with "
+            "others, or leave the column out of the table"
+        )
+
+
+def _few_apart(table: SiteTable, columns: Mapping[str, Column], floor: Floor) -> Iterator[str]:
+    """Columns of numbers in which all rows but a few are alike: a flag, say. Sums with them are sums over these few."""
+    for name, column in columns.items():
+        if column.words is not None or (name == table.target and table.count_of(columns) is not None):
+            continue
+        values, counts = np.unique(column.values[~column.missing], return_counts=True)
+        few = int(counts.sum() - counts.max(initial=0))
+        if 0 < few < floor.per_category:
+            yield (
+                f"sums over {counted(few, 'row')} would leave: column {name!r} is {values[counts.argmax()]:g} in all "
+                f"others; the floor is {floor.per_category}; empty that column, or ask for a study without it"
+            )
+
+
+def few_of_a_design(
+    table: SiteTable, columns: Mapping[str, Column], recipe: Sequence[Feature], floor: Floor
+) -> list[str]:
+    """The same of what a formula makes of columns: a product, a spline or a power may rest on a few rows."""
+    found = []
+    for name, values in table.design_of(columns, recipe).items():
+        alike, counts = np.unique(values, return_counts=True)
+        apart = np.abs(values - alike[counts.argmax()])
+        if apart.any():
+            apart = apart / apart.max()
+            behind = int(apart.sum() ** 2 / (apart**2).sum() + 1e-9)
+            if behind < floor.per_category:
+                found.append(
+                    f"sums over as good as {counted(behind, 'row')} would leave, by {name} of the formula: the floor "
+                    f"is {floor.per_category}; ask for a study without it"
+                )
+    return found
 
 
 def rows_behind_a_message(study: Study, site: str, rows: int) -> int:

@@ -6,6 +6,7 @@
     data = "/srv/dialysis.csv"                     # the table that is used
     columns = ["died", "age", "sex", "months"]     # that may be read, the target among them
     models = ["logistic"]                          # or the names of installed ones
+    options = {tumour = {width = 32}}              # what a study may say to an installed model; default: nothing
     methods = ["scaffold", "fedavg"]
     rounds = 100                                   # of a run, at most
     runs = 10                                      # at most, of all studies of this site's data together
@@ -25,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from fedpoint.config.experiment import read_toml
 from fedpoint.config.kinds import Count, Positive, Table
@@ -73,6 +74,7 @@ class Policy(Table):
     data: str | None = None
     columns: list[str] = []
     models: list[str] = []
+    options: dict[str, dict[str, JsonValue]] = {}
     methods: list[str]
     rounds: Count
     runs: Count
@@ -122,8 +124,12 @@ class Policy(Table):
         name = model.name if model is not None else table.model if table is not None else ""
         if name not in self.models:
             said.append(f"the model is {name}; the policy allows {_listed(self.models)}")
+        if model is not None:  # it reads what it reads; what a study says to it might be which rows
+            allowed = self.options.get(model.name, {})
+            told = [key for key, value in model.options.items() if key not in allowed or allowed[key] != value]
+            said += [f"it says {key} = {model.options[key]!r} to the model, which the policy does not" for key in told]
         if table is None:
-            return said  # an installed model reads what it reads: its name is what the site has agreed to
+            return said
         more = [column for column in table.reads if column not in self.columns]
         if more:
             said.append(f"it reads {_listed(more)}; the policy allows {_listed(self.columns)}")

@@ -232,7 +232,13 @@ class Site:
     def _holding(self, setup: wire.OwnSetup) -> Holding:
         key = canonical(setup)
         if self._held is None or self._held[0] != key:
-            columns, held = (None, None) if self.study.table is None else self.divided
+            table = self.study.table
+            columns, held = (None, None) if table is None else self.divided
+            if table is not None and columns is not None:
+                recipe = preparation.features(setup["recipe"])
+                below = disclosure.few_of_a_design(table, columns, recipe, self.floor)
+                if below:
+                    raise Refused("floor", "; ".join(below))
             more = [] if self.own_problem is None else [self.own_problem]
             self._held = key, Holding(self.study, setup, columns, held, *more)
         return self._held[1]
