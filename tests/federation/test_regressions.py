@@ -152,9 +152,7 @@ def test_counts_of_a_first_table_have_a_floor(rows, files, tmp_path):
     own.to_csv(tmp_path / "west.csv", index=False)
     made = parse(study({"kind": "table_one", "columns": ["x", "kind"], "by": "died"}, rounds=2))
     said = below(made, "west", made.table.read(tmp_path / "west.csv"), DEFAULT)
-    assert [text.partition(";")[0] for text in said] == [
-        "counts of few rows would leave: kind 'urgent' of died 1 (3)"
-    ]
+    assert [text.partition(";")[0] for text in said] == ["counts of few rows would leave: kind 'urgent' of died 1 (3)"]
     assert below(made, "east", made.table.read(files["east"]), DEFAULT) == []
 
 

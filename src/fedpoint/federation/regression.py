@@ -283,7 +283,9 @@ class SiteTableOne(SiteRegression):
             for code, word in enumerate(column.words or ()):
                 own = parts[(column.values == code) & ~column.missing]
                 labels, counts = np.unique(own, return_counts=True)
-                found |= {f"{name} {word!r} of {self.by} {label}": int(n) for label, n in zip(labels, counts, strict=True)}
+                found |= {
+                    f"{name} {word!r} of {self.by} {label}": int(n) for label, n in zip(labels, counts, strict=True)
+                }
         return found
 
     def blank(self, width: int) -> Model:

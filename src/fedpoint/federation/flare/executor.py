@@ -20,14 +20,14 @@ from fedpoint.federation.site import engagement
 from fedpoint.federation.site.worker import Worker
 from fedpoint.store.disk import read_toml
 
-
 AGAIN = 0.5  # seconds before a hub that was not reached is asked again
 LOOK = 0.2  # seconds between looks at whether the job is over
 CLOSE = 5.0  # seconds for an order at hand to be given up
 
 
 class SiteExecutor(Executor):
-    """One task of the engine's is all orders of a job. Takes the title of a study: what runs here, and on which data, is what the site has approved under that title."""
+    """One task of the engine's is all orders of a job. Takes the title of a study: what runs here, and on which data, is
+    what the site has approved under that title."""
 
     def __init__(self, study: str = "") -> None:
         super().__init__()
