@@ -26,8 +26,8 @@ CLOSE = 5.0  # seconds for an order at hand to be given up
 
 
 class SiteExecutor(Executor):
-    """One task of the engine's is all orders of a job. Takes the title of a study: what runs here, and on which data, is
-    what the site has approved under that title."""
+    """All orders of a job are one task of the engine's. Takes the title of a study: what runs here, and on which data,
+    is what the site has approved under that title."""
 
     def __init__(self, study: str = "") -> None:
         super().__init__()
