@@ -423,8 +423,6 @@ def results() -> Table:
             run_on_rows,
             {
                 "evaluate": {"X": X, "y": y},
-                "held_out_at_records": {"data": (X, y)},
-                "held_out_at_end": {"data": (X, y)},
             },
         ),
         "Run of classes": (run_of_classes, {"evaluate": {"X": X, "y": labels()}}),

@@ -14,9 +14,11 @@ from fedpoint.core.numbers import finite
 from fedpoint.core.types import Data
 from fedpoint.engine.base import Callback, Engine, Enough, Stop
 from fedpoint.engine.state import Records
+from fedpoint.results import held_out
 from fedpoint.results.evaluating import Evaluator, check_continued, evaluator_of
 from fedpoint.results.follow import Callbacks, Follower, Following, as_callbacks, following
-from fedpoint.results.run import Run, RunInfo, take_repeat
+from fedpoint.results.info import RunInfo, take_repeat
+from fedpoint.results.run import Run
 from fedpoint.store.records import Measures, RoundRecords, join
 
 
@@ -86,9 +88,9 @@ def drive(
         done = Run(records, RunInfo.of(begun.session), begun.session, begun.folder, begun.measures)
         if evaluator is not None:
             done.best_rounds = evaluator.best()[0]
-            done.held_out_at_end(evaluator.evaluation.data)
+            held_out.at_end(done, evaluator.evaluation.data)
         elif evaluate is not None:
-            done.held_out_at_records(evaluate)
+            held_out.at_records(done, evaluate)
         if done.folder is not None:
             summary = summarise(done)
             done.folder.finish(done.session, take_repeat(done.learnt, 0), done.manifest(), summary)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,12 +19,12 @@ from fedpoint.core.errors import FedpointError, notify
 from fedpoint.core.kinds import Whole
 from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Model, State, Tree
-from fedpoint.engine.base import Engine, Stop, measured
+from fedpoint.engine.base import Engine, Stop
 from fedpoint.engine.session import flatten, objective
 from fedpoint.graphs.regions import Regions
 from fedpoint.metrics import Cost, Fairness, fairness
 from fedpoint.metrics.cost import Level, levels_of
-from fedpoint.metrics.held_out import HeldOut, agent_places
+from fedpoint.metrics.held_out import agent_places
 from fedpoint.problems.base import Problem
 from fedpoint.results.evaluating import evaluated, evaluator_of
 from fedpoint.results.follow import Callbacks
@@ -40,40 +39,7 @@ if TYPE_CHECKING:  # matplotlib, and scipy, which runs with a fusion center can 
     from fedpoint.privacy.spent import Spent
     from fedpoint.results.predictor import Predictor
     from fedpoint.store.writer import Store  # pydantic, which runs without a folder can do without
-
-EVALUATIONS = 200  # at most so many recorded rounds are evaluated on held-out data
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """What is known of a run without its data."""
-
-    seed: int
-    repeats: int
-    every: int  # rounds between records
-    agents: int
-    message: tuple[float, float, float, float]  # numbers in one down and up, bytes of a number down, of a message up
-    weights: np.ndarray | None  # p_k, where agents are the nodes of a network
-    engine: str  # what the engine chose
-    speed: float  # rounds a second, as `Pace` defines them
-    hub: float = 0  # numbers that a hub holds
-    fitted: Sequence[list[Tree]] = ()  # the final models of each repeat's nodes, where these are no arrays
-
-    @classmethod
-    def of(cls, session: Engine) -> RunInfo:
-        message = session.message
-        return cls(
-            session.seed,
-            session.repeats,
-            session.every,
-            session.problem.agents,
-            (message.down, message.up, message.width, message.up_bytes),
-            session.weights,
-            session.explain(),
-            session.speed,
-            message.hub,
-            session.fitted(),
-        )
+from fedpoint.results.info import RunInfo, mean_model, take_repeat
 
 
 @checked_methods
@@ -194,8 +160,6 @@ class Run:
     @property
     def metrics(self) -> dict[str, np.ndarray]:
         return self.records.metrics
-
-    # What is made of it.
 
     @cached_property
     def _error(self) -> np.ndarray | None:
@@ -441,9 +405,9 @@ class Run:
 
     def _scores(self, predictor: Predictor, X: Data, groups: Data, repeat: int, encoded: bool) -> np.ndarray:
         rows = predictor.rows(X, encoded)
+        if self.info.weights is not None:
+            self._warn_of_mean(groups)
         if groups is None or self.info.weights is None:
-            if self.info.weights is not None:
-                self._warn_of_mean(groups)
             return predictor.scores(rows)
         at, models = agent_places(self.problem.names, groups, len(rows)), take_repeat(self.last, repeat)
         found = predictor.scores(rows)  # their shape
@@ -485,36 +449,6 @@ class Run:
         from fedpoint.show.html import run_html
 
         return run_html(self)
-
-    def held_out_at_records(self, data: Data) -> None:
-        """Held-out metrics at (at most 200 of) the recorded rounds, into `evaluation`.
-
-        Args:
-            data: the rows, as `fp.run(..., evaluate=)` takes them.
-        """
-        measure = self.session.measure(data)
-        if self.info.fitted:
-            at = np.array([round for round in self.rounds if round in self.session.watched], int)
-            rows = [[self.session.watched[round][r] for round in at] for r in range(self.repeats)]
-            self.evaluated_rounds, self.evaluation = at, _by_name(rows)
-            return
-        n = len(self.rounds)
-        chosen = np.unique(np.linspace(0, n - 1, min(n, EVALUATIONS)).round().astype(int))
-        at_records = [[take_record(self.history, r, i) for i in chosen] for r in range(self.repeats)]
-        self.evaluated_rounds = self.rounds[chosen]
-        self.evaluation = _by_name([[measured(measure, model) for model in models] for models in at_records])
-        self.held_out_at_end(data)
-
-    def held_out_at_end(self, data: Data) -> None:
-        """The agents' own metrics of the final model, into `held_out`.
-
-        Args:
-            data: the rows, as `fp.run(..., evaluate=)` takes them.
-        """
-        measure = self.session.measure(data)
-        if isinstance(measure, HeldOut) and measure.agent is not None:
-            each = [measure.agents(self.final(r)) or {} for r in range(self.repeats)]
-            self.held_out = {name: np.stack([found[name] for found in each]) for name in each[0]}
 
     def description(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
         """The algorithm in plain types, and how rows of data become predictions."""
@@ -564,22 +498,3 @@ class Run:
             last += f", {self.privacy_line.split(' (')[0].split(':')[0]}"
         counts = f"{counted(self.rounds[-1], 'round')}, {counted(self.repeats, 'repeat')}"
         return f"<Run {card.title}: {counts}{last}>"
-
-
-def mean_model(models: Model, weights: np.ndarray) -> Model:
-    """sum_k p_k w_k over the second axis."""
-    return jax.tree.map(lambda a: np.tensordot(a, weights.astype(a.dtype), axes=(1, 0)), models)
-
-
-def take_repeat(model: Model, repeat: int) -> Model:
-    return jax.tree.map(lambda a: a[repeat], model)
-
-
-def take_record(history: Model, repeat: int, i: int) -> Model:
-    return jax.tree.map(lambda a: a[repeat, i], history)
-
-
-def _by_name(rows: list[list[dict[str, float]]]) -> dict[str, np.ndarray]:
-    """(repeats, m) of each name, of dictionaries by repeat and record."""
-    names = rows[0][0] if rows and rows[0] else ()
-    return {name: np.array([[found[name] for found in row] for row in rows]) for name in names}

@@ -35,7 +35,8 @@ from fedpoint.graphs.regions import Regions
 from fedpoint.problems.base import Problem
 from fedpoint.results.drive import Recorder, drive
 from fedpoint.results.follow import Callbacks
-from fedpoint.results.run import Run, RunInfo
+from fedpoint.results.info import RunInfo
+from fedpoint.results.run import Run
 from fedpoint.store.checks import check_records, check_run
 from fedpoint.store.export import nested
 from fedpoint.store.folder import Checkpoint, RunFolder
