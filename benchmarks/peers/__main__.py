@@ -3,7 +3,7 @@
     python benchmarks/peers [--peers a,b] [--jobs x,y] [--json FILE]
 
 Each peer, and fedpoint, is installed from its package into an environment of its own below build/peers. Writes
-benchmarks/RESULTS.md and docs/peers.png, unless a part was chosen.
+benchmarks/RESULTS.md with docs/peers.png, and benchmarks/REAL.md with docs/peers-real.png (`--jobs real`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import jobs
 import numpy as np
 import page
 import processes
-from catalogue import PEERS, PLACE
+import real_page
+from catalogue import PEERS, PLACE, Peer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -46,6 +47,8 @@ def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: st
     environment = {"PEER_OUT": str(out), "FEDPOINT_CACHE": str(PLACE / "cache")}
     if job.kind != "network" or job.size < 1000:  # small work: threads do not pay, and idle ones spin
         environment |= ONE_THREAD
+    if job in jobs.REAL:  # one thread for everybody
+        environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     command = [str(python), str(HERE / f"run_{name}.py"), str(PLACE / "jobs" / job.name), *arguments]
     ended = processes.run(command, out / "log.txt", limit, environment)
     facts: dict[str, Any] = {"peer": name, "job": job.name, "memory": ended.memory, "error": ended.error}
@@ -60,11 +63,10 @@ def measure(python: Path, name: str, job: jobs.Job, limit: float, *arguments: st
 def figures(job: jobs.Job, told: dict[str, Any], model: np.ndarray) -> dict[str, Any]:
     """What a report says, and how far its model is from fedpoint's after as many rounds."""
     file, ours = PLACE / "jobs" / job.name / "history.npy", None
-    if file.exists():
+    if file.exists() and not job.noise:  # noise of its own makes every model another one
         history = np.load(file, mmap_mode="r")
         ours = np.asarray(history[told["rounds"]]) if told["rounds"] < len(history) else None
-    each = [seconds / rounds for rounds, seconds, _ in told["blocks"]]
-    work = [seconds / rounds for rounds, _, seconds in told["blocks"]]
+    each, work, wire = ([block[i] / block[0] for block in told["blocks"]] for i in (1, 2, 3))
     return {
         "version": told["version"],
         "rounds": told["rounds"],
@@ -72,7 +74,9 @@ def figures(job: jobs.Job, told: dict[str, Any], model: np.ndarray) -> dict[str,
         "last": told["last"],
         "round": statistics.median(each) if each else None,
         "work": statistics.median(work) if work else None,
+        "wire": statistics.median(wire) if wire else None,
         "blocks": len(each),
+        "counted": told.get("counted"),
         "apart": None if ours is None else float(np.abs(ours - model).max() / (1 + np.abs(ours).max())),
         "score": jobs.score(job, model),
     }
@@ -84,7 +88,9 @@ class Measurement:
     def __init__(self, peers: list[str], chosen: list[str], console: Console):
         self.peers, self.console = [PEERS[p] for p in peers], console
         self.main = [job for job in jobs.MAIN if job.name in chosen]
-        self.scaling = [job for job in jobs.JOBS.values() if job not in jobs.MAIN and job.name in chosen]
+        self.real = [job for job in jobs.REAL if job.name in chosen]
+        others = (*jobs.MAIN, *jobs.REAL)
+        self.scaling = [job for job in jobs.JOBS.values() if job not in others and job.name in chosen]
         self.pythons: dict[str, Path] = {}
         self.found: dict[str, Any] = {
             "machine": machine(),
@@ -112,15 +118,16 @@ class Measurement:
     def run(self) -> dict[str, Any]:
         self.begun = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        again = 2 * AGAIN * sum(job.name in page.TARGETS for job in self.main)
-        total = len(self.main) * (1 + len(self.pythons)) + again + len(self.scaling) * 4
+        whole = (*self.main, *self.real)
+        again = sum(2 * self._again(job) for job in whole)
+        total = sum(1 + len(self._doing(job)) for job in whole) + again + len(self.scaling) * 4
         with Progress(*columns, console=self.console, transient=True) as bar:
             task = bar.add_task("", total=total)
 
             def step(text: str) -> None:
                 bar.update(task, description=text, advance=1)
 
-            for job in self.main:
+            for job in whole:
                 self._main(job, step)
             for job in self.scaling:
                 self._scaled(job, step)
@@ -157,13 +164,19 @@ class Measurement:
         step(f"{job.name}: fedpoint")
         empty = self._fedpoint(job, "cold")
         self._keep(self._fedpoint(job) | {"compiled": empty.get("first")})
-        for peer in self.peers:
-            if peer.name in self.pythons and job.name in peer.jobs:
-                step(f"{job.name}: {peer.title}")
-                self._keep(self._peer(peer.name, job))
-        if job.name in page.TARGETS:
+        for peer in self._doing(job):
+            step(f"{job.name}: {peer.title}")
+            self._keep(self._peer(peer.name, job))
+        if times := self._again(job):
             rivals = page.Results(self.found).frameworks(job.name)[:1]
-            self._in_turn(AGAIN, [(name, job) for name in ("fedpoint", *rivals)], step)
+            self._in_turn(times, [(name, job) for name in ("fedpoint", *rivals)], step)
+
+    def _doing(self, job: jobs.Job) -> list[Peer]:
+        return [peer for peer in self.peers if peer.name in self.pythons and job.name in peer.jobs]
+
+    @staticmethod
+    def _again(job: jobs.Job) -> int:
+        return AGAIN if job.name in page.TARGETS else AGAIN_SCALED if job.name in real_page.TARGETS else 0
 
     def _in_turn(self, times: int, pairs: list[tuple[str, jobs.Job]], step: Any) -> None:
         for _ in range(times):
@@ -203,17 +216,17 @@ def machine() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", help=f"only these, by commas: {', '.join(PEERS)}")
-    parser.add_argument("--jobs", help=f"only these, by commas: {', '.join(jobs.JOBS)}")
+    parser.add_argument("--jobs", help=f"only these, by commas: real (all of them), {', '.join(jobs.JOBS)}")
     parser.add_argument("--json", type=Path, help="the figures, also into this file")
-    parser.add_argument("--page", action="store_true", help="write the page again, from build/peers/results.json")
+    parser.add_argument("--page", action="store_true", help="write the pages again, from build/peers/results.json")
     options = parser.parse_args()
     if options.page:
-        found = json.loads((PLACE / "results.json").read_text())
-        add_explanations(found)
-        write(found)
+        write(json.loads((PLACE / "results.json").read_text()))
         return 0
+    real = [job.name for job in jobs.REAL]
     peers = options.peers.split(",") if options.peers else list(PEERS)
-    chosen = options.jobs.split(",") if options.jobs else list(jobs.JOBS)
+    named = options.jobs.split(",") if options.jobs else list(jobs.JOBS)
+    chosen = [job for name in named for job in (real if name == "real" else [name])]
     unknown = [f"no peer {p!r}" for p in peers if p not in PEERS] + [
         f"no job {j!r}" for j in chosen if j not in jobs.JOBS
     ]
@@ -228,12 +241,11 @@ def main() -> int:
         shutil.rmtree(PLACE / name, ignore_errors=True)
     (PLACE / "out").mkdir()
     found = measurement.run()
-    add_explanations(found)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
-    print(page.text(found))
-    if options.peers or options.jobs:
-        console.log("a part was measured: benchmarks/RESULTS.md stays as it is")
+    print(page.text(found), real_page.text(found), sep="\n")
+    if options.peers:
+        console.log("only some were measured: the pages stay as they are")
     else:
         write(found)
     return 0
@@ -248,8 +260,16 @@ def add_explanations(found: dict[str, Any]) -> None:
 
 
 def write(found: dict[str, Any]) -> None:
-    (catalogue.ROOT / "benchmarks" / "RESULTS.md").write_text(page.text(found))
-    page.picture(found, catalogue.ROOT / "docs" / "peers.png")
+    """The pages of which all jobs were measured, and their pictures."""
+    root, measured = catalogue.ROOT, {run["job"] for run in found["runs"]}
+    real = {job.name for job in jobs.REAL}
+    if measured >= real:
+        (root / "benchmarks" / "REAL.md").write_text(real_page.text(found))
+        real_page.picture(found, root / "docs" / "peers-real.png")
+    if measured >= set(jobs.JOBS) - real:
+        add_explanations(found)
+        (root / "benchmarks" / "RESULTS.md").write_text(page.text(found))
+        page.picture(found, root / "docs" / "peers.png")
 
 
 if __name__ == "__main__":

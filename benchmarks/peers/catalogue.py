@@ -9,8 +9,9 @@ import jobs
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build" / "peers"
-EVERY = tuple(jobs.JOBS)
-FEDAVG = tuple(name for name, job in jobs.JOBS.items() if job.method == "fedavg")
+PLAIN = tuple(job.name for job in jobs.JOBS.values() if job not in jobs.REAL and job.method == "fedavg")
+NETWORKS = ("cnn", "transformer")
+PRIVATE = ("clipped", "private")
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Peer:
     title: str
     kind: str
     packages: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = FEDAVG
+    jobs: tuple[str, ...] = PLAIN
     rounds: int | None = None
     limit: float = 90.0
     environment: str | None = None
@@ -37,24 +38,28 @@ TORCH = "torch==2.13.0"
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("fedjax", "FedJAX", "framework", note="with jax 0.4.30; today's has no jax.tree_map, where it stops",
+        Peer("fedjax", "FedJAX", "framework", jobs=(*PLAIN, *NETWORKS, "loans"), note="with jax 0.4.30; today's has no jax.tree_map, where it stops",
              packages=("fedjax==0.0.17", "jax==0.4.30", "jaxlib==0.4.30", "dm-haiku==0.0.12", "optax==0.2.4",
                        "numpy<2", "scipy<1.14")),
-        Peer("fedlab", "FedLab", "framework", (TORCH, "fedlab==1.3.0"), EVERY,
-             note="empty modules stand for torchvision, whose registry build does not load beside CPU torch"),
-        Peer("pfl", "pfl", "framework", (TORCH, "pfl==0.6.0"), EVERY, note="changes are averaged in single precision"),
-        Peer("flower", "Flower", "framework", ("flwr[simulation]==1.41.0", TORCH), ("streamed", "softmax"), 5, 120.0,
-             note="clients in NumPy, by Ray on two cores; torch is for the scoreboard alone", many=True),
+        Peer("fedlab", "FedLab", "framework", (TORCH, "fedlab==1.3.0"),
+             (*PLAIN, "scaffold", *NETWORKS, "loans", "compressed"), note="empty modules stand for torchvision, whose registry build does not load beside CPU torch"),
+        Peer("pfl", "pfl", "framework", (TORCH, "pfl==0.6.0"),
+             (*PLAIN, "scaffold", *NETWORKS, "loans", *PRIVATE), note="changes are averaged in single precision"),
+        Peer("flower", "Flower", "framework", ("flwr[simulation]==1.41.0", TORCH),
+             ("streamed", "softmax", *NETWORKS, "loans", *PRIVATE), 5, 120.0,
+             note="by Ray on two cores, clients in NumPy, or PyTorch (CNN and transformer)", many=True),
         Peer("nvflare", "NVFlare", "framework", ("nvflare==2.9.0", TORCH), ("softmax", "scaffold"), 2, 200.0,
              note="clients in NumPy; the simulator on two threads starts a process for a client's turn, asked or not; "
              "only those are simulated whom the two rounds ask", many=True),
         Peer("appfl", "APPFL", "framework", (TORCH, "appfl==1.12.0"), (), note="on the scoreboard only"),
         Peer("fluke", "fluke", "framework", (TORCH, "fluke-fl==0.8.1"), (), note="on the scoreboard only, with empty "
              "modules in the place of torchvision"),
-        Peer("drjax", "DrJAX", "primitives", ("drjax==0.2.1", "jax==0.10.2"), FEDAVG,
+        Peer("drjax", "DrJAX", "primitives", ("drjax==0.2.1", "jax==0.10.2"),
              note="broadcast, map and mean; all else is the hand-written loop"),
-        Peer("jax", "JAX, hand-written", "plain", jobs=FEDAVG),
-        Peer("numpy", "NumPy, hand-written", "plain", jobs=EVERY),
-        Peer("torch", "PyTorch, hand-written", "plain", (TORCH, "pfl==0.6.0"), FEDAVG, environment="pfl"),
+        Peer("jax", "JAX, hand-written", "plain", jobs=(*PLAIN, *NETWORKS, "loans")),
+        Peer("numpy", "NumPy, hand-written", "plain",
+             jobs=(*PLAIN, "scaffold", "loans", *PRIVATE, "compressed")),
+        Peer("torch", "PyTorch, hand-written", "plain", (TORCH, "pfl==0.6.0"), (*PLAIN, *NETWORKS, "loans"),
+             environment="pfl"),
     )
 }  # fmt: skip

@@ -19,8 +19,9 @@ BEGUN = float(os.environ.get("PEER_BEGUN") or time.time())  # when the process w
 class Job:
     """A job as a peer sees it.
 
-    kind: "linear" (squared error / 2), "softmax" or "network" (one hidden layer), cross entropy: means over a batch.
-    X, y: rows. who: (rounds, participants). parameters: name -> start. rounds: how many may be asked for.
+    kind: "linear" (squared error / 2), "logistic", "softmax", "network" (one hidden layer), "cnn" or "transformer",
+    cross entropy: means over a batch. X, y: rows. who: (rounds, participants). parameters: name -> start.
+    rounds: how many may be asked for. clip, noise, top: what happens to an agent's change (jobs.py).
     """
 
     def __init__(self, folder):
@@ -29,11 +30,12 @@ class Job:
         self.name, self.kind, self.method = facts["name"], facts["kind"], facts["method"]
         self.step, self.agents, self.rounds = facts["step"], facts["agents"], facts["rounds"]
         self.seconds = facts["seconds"]  # for which a peer should measure
+        self.clip, self.noise, self.top = facts["clip"], facts["noise"], facts["top"]
         with np.load(folder / "job.npz") as arrays:
             self.X, self.y, self.who = arrays["X"], arrays["y"], arrays["who"]
             self._rows, self._batches, self._steps = arrays["rows"], arrays["batches"], arrays["steps"]
             self.parameters = {n: arrays["start." + n] for n in facts["parameters"]}
-        self.classes, self.epochs = facts["classes"], facts["epochs"]
+        self.batch, self.epochs = facts["batch"], facts["epochs"]
         self.slot = [{int(k): i for i, k in enumerate(who)} for who in self.who]
 
     def batches(self, round, agent):
@@ -47,20 +49,45 @@ class Job:
         return [int(k) for k in self.who[round % self.rounds]]
 
 
+def work_of_all():
+    """Seconds on a processor of all processes that carry the mark of this one (processes.py), ended ones as far as
+    somebody waited for them."""
+    mark, total = f"PEER_MARK={os.environ['PEER_MARK']}".encode(), 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                with open(f"/proc/{entry.name}/environ", "rb") as file:
+                    if mark not in file.read().split(b"\0"):
+                        continue
+                with open(f"/proc/{entry.name}/stat") as file:
+                    total += sum(map(int, file.read().rpartition(")")[2].split()[11:15]))
+            except OSError:
+                continue  # it ended meanwhile
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def wire():
+    """Bytes over loopback since its namespace was made: every peer has one of its own (alone.py)."""
+    with open("/proc/net/dev") as file:
+        return next((int(line.split(":")[1].split()[0]) for line in file if line.strip().startswith("lo:")), 0)
+
+
 class Clock:
     """Rounds and when they ended. The first is apart: it comes after start-up and compilation.
 
-    Blocks are [rounds, seconds, seconds of this process on a processor], of at least BLOCK seconds.
+    Blocks are [rounds, seconds, seconds on a processor, bytes over loopback], of at least BLOCK seconds.
+    many: the job is done by several processes, all of which count.
     """
 
     BLOCK = 0.25
 
-    def __init__(self):
+    def __init__(self, many=False):
+        self.work = work_of_all if many else time.process_time
         self.first, self.last, self.blocks, self.begun, self.rounds = None, None, [], None, 0
 
     def start(self):
         """A new block begins."""
-        self.begun, self.rounds = (time.time(), time.process_time()), 0
+        self.begun, self.rounds = self._now(), 0
 
     def lap(self, rounds=1):
         """So many more rounds are done."""
@@ -70,18 +97,23 @@ class Clock:
             self.start()
             return
         self.rounds += rounds
-        seconds, work = time.time() - self.begun[0], time.process_time() - self.begun[1]
-        if seconds >= self.BLOCK:
-            self.blocks.append([self.rounds, seconds, work])
+        if time.time() - self.begun[0] >= self.BLOCK:
+            self._end()
             self.start()
 
     def close(self):
         """What is left makes a last block, where there is none else."""
         if not self.blocks and self.rounds:
-            self.blocks.append([self.rounds, time.time() - self.begun[0], time.process_time() - self.begun[1]])
+            self._end()
 
     def enough(self, job):
         return sum(b[1] for b in self.blocks) > job.seconds
+
+    def _now(self):
+        return time.time(), self.work(), wire()
+
+    def _end(self):
+        self.blocks.append([self.rounds, *(b - a for a, b in zip(self.begun, self._now()))])  # noqa: B905
 
 
 def measure(job, one_round, flat, **facts):
@@ -124,6 +156,8 @@ def gradient(job, w, rows):
     x, y = job.X[rows], job.y[rows]
     if job.kind == "linear":
         return {"w": (x @ w["w"] - y) @ x / len(y)}
+    if job.kind == "logistic":
+        return {"w": (1 / (1 + np.exp(-(x @ w["w"]))) - y) @ x / len(y)}
     if job.kind == "softmax":
         return {"w": x.T @ _errors(x @ w["w"], y)}
     hidden = np.maximum(x @ w["w1"] + w["b1"], 0)
@@ -146,3 +180,16 @@ def local_steps(job, w, batches):
         for n, g in gradient(job, w, rows).items():
             w[n] -= job.step * g
     return w
+
+
+def sent(job, w, end):
+    """An agent's change as it arrives: clipped, or its largest numbers only."""
+    change = {n: end[n] - w[n] for n in w}
+    if job.clip is not None:
+        length = np.sqrt(sum((v**2).sum() for v in change.values()))
+        change = {n: v * min(1.0, job.clip / max(length, 1e-300)) for n, v in change.items()}
+    if job.top is not None:
+        for v in change.values():
+            left_out = v.size - int(np.ceil(job.top * v.size))
+            v.ravel()[np.argpartition(np.abs(v.ravel()), left_out)[:left_out]] = 0.0
+    return change

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jobs import Job
+from jobs import KINDS, Job
 
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.core.random import Key, Stream
@@ -72,10 +72,14 @@ class Draws:
 
 
 def _columns(job: Job, table: Any) -> tuple[np.ndarray, np.ndarray]:
-    if job.data == "network":
-        return np.asarray(table[0]), np.asarray(table[1]).astype(np.int64)
-    X, y = (np.asarray(a) for a in table)
-    return X, y.argmax(1) if job.data == "digits" else y
+    X, y = np.asarray(table[0]), np.asarray(table[1])
+    if job.kind == "linear":
+        return X, y
+    if job.kind == "softmax":
+        return X, y.argmax(1)
+    if job.kind == "logistic":
+        return X, (y[:, 0] > 0).astype(np.int64)
+    return (X.astype(np.int64) if job.data == "text" else X), y.astype(np.int64)
 
 
 def write(job: Job, folder: Path) -> None:
@@ -83,12 +87,13 @@ def write(job: Job, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     draws, start = Draws(job), job.parameters(job.problem.start())
     arrays = {name: getattr(draws, name) for name in ("X", "y", "who", "rows", "batches", "steps")}
-    if job.data in ("digits", "network"):
+    if job.data in KINDS:
         arrays["groups"] = np.repeat(np.arange(job.agents), job.problem.counts)
     np.savez(folder / "job.npz", **arrays, **{f"start.{n}": a for n, a in start.items()})
     facts: dict[str, Any] = {
-        n: getattr(job, n) for n in ("name", "kind", "method", "step", "agents", "rounds", "seconds")
+        n: getattr(job, n)
+        for n in ("name", "kind", "method", "step", "agents", "rounds", "seconds", "clip", "noise", "top")
     }
-    facts |= {"parameters": sorted(start), "classes": 0 if job.kind == "linear" else 10}
+    facts |= {"parameters": sorted(start), "batch": 1 if job.kind == "linear" else job.batch}
     facts["epochs"] = 1 if job.kind == "linear" else job.steps
     (folder / "job.json").write_text(json.dumps(facts))

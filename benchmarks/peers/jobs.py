@@ -8,19 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import job_tables
 
 import fedpoint as fp
 
 SPREAD, NOISE = 0.1, 0.01
-DIGITS = "softmax"
+KINDS = {
+    "digits": "softmax",
+    "network": "network",
+    "images": "cnn",
+    "text": "transformer",
+    "loans": "logistic",
+}  # of models, by table
 
 
 @dataclass(frozen=True)
 class Job:
     """One job: agents, participants (None: everyone), what they learn and how.
 
-    data: "streamed" or "stored" (linear regression in `size` dimensions), "digits" (softmax regression), or "network"
-    (one hidden layer of `size`). steps: local steps of batch 1, or epochs of batch 10 of the digits.
+    data: "streamed" or "stored" (linear regression in `size` dimensions), or a table: "digits" (softmax regression),
+    "network" (one hidden layer of `size`), "images" (McMahan's CNN), "text" (a transformer), "loans" (logistic
+    regression). steps: local steps of batch 1, or epochs of `batch` of a table.
+    clip, noise: of an agent's change its greatest length, and the noise's deviation in the sum of those heard, over
+    that length. top: the part of a change's numbers that is sent.
     rounds: as many are drawn; seconds: for so long a peer is measured.
     """
 
@@ -33,13 +43,21 @@ class Job:
     steps: int = 1
     method: str = "fedavg"
     step: float = 0.02
+    batch: int = 10
+    clip: float | None = None
+    noise: float = 0.0
+    top: float | None = None
     rounds: int = 200
     seconds: float = 2.5
-    rows: Any = None  # X, y, groups of the digits, where they were read already
+    rows: Any = None  # X, y, groups of a table, where they were read already
 
     @property
     def kind(self) -> str:
-        return {"digits": "softmax", "network": "network"}.get(self.data, "linear")
+        return KINDS.get(self.data, "linear")
+
+    @cached_property
+    def table(self) -> job_tables.Table:
+        return self.rows or job_tables.table(self.data, self.agents)
 
     @cached_property
     def problem(self) -> Any:
@@ -49,27 +67,39 @@ class Job:
             )
         if self.data == "stored":
             return _stored(self.agents, self.size)
-        X, y, groups = self.rows or digits(self.agents, even=self.data == "network")
-        options: dict[str, Any] = {
-            "groups": groups,
-            "weights": np.ones(self.agents),
-            "batch": 10,
-            "sampling": "shuffle",
-        }
-        if self.data == "digits":
+        X, y, groups = self.table
+        weights = np.ones(self.agents)
+        options: dict[str, Any] = {"groups": groups, "weights": weights, "batch": self.batch, "sampling": "shuffle"}
+        if self.kind in ("softmax", "logistic"):
             return fp.problems.Logistic(X, y, ridge=0.0, **options)
-        X, start = X.astype(np.float32), network_start(X.shape[1], self.size, 10)
-        return fp.problems.Loss(_network_loss, start, (X, y.astype(np.int32)), **options)
+        start, X = job_tables.start(self.data, self.size), X.astype(np.int32) if X.dtype == np.int64 else X
+
+        def loss(w: Any, batch: Any) -> Any:
+            from jax_model import losses
+
+            return losses(self.kind, w, *batch)
+
+        return fp.problems.Loss(loss, start, (X, y.astype(np.int32)), **options)
 
     @property
     def algorithm(self) -> Any:
-        steps: Any = fp.steps.Epochs(self.steps) if self.data in ("digits", "network") else self.steps
+        steps: Any = fp.steps.Epochs(self.steps) if self.data in KINDS else self.steps
         if self.method == "scaffold":
             return fp.Scaffold(step=self.step, local_steps=steps)
         return fp.FedAvg(step=self.step, local_steps=steps, normalise=False)
 
+    @property
+    def channel(self) -> Any:
+        """What happens to messages; None: nothing."""
+        chain = [] if self.clip is None else [fp.channel.Clip(self.clip)]
+        chain += [fp.channel.Gaussian(self.noise)] if self.noise else []
+        chain += [] if self.top is None else [fp.channel.TopK(self.top, feedback=False)]
+        return chain or None
+
     def run(self, rounds: int, **options: Any) -> Any:
-        return fp.run(self.algorithm, self.problem, rounds=rounds, participation=self.participants, **options)
+        return fp.run(
+            self.algorithm, self.problem, rounds, participation=self.participants, channel=self.channel, **options
+        )
 
     def parameters(self, model: Any) -> dict[str, np.ndarray]:
         """By name, as peers hold them: a column for each class."""
@@ -82,46 +112,6 @@ def _stored(agents: int, dimension: int, rows: int = 100) -> Any:
     models = 1 + SPREAD**0.5 * rng.standard_normal((agents, dimension))
     y = np.einsum("knd,kd->kn", A, models) + NOISE**0.5 * rng.standard_normal((agents, rows))
     return fp.problems.LeastSquares(list(A), list(y), mean=True, batch=1)
-
-
-def digits(agents: int, even: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Digits (X / 16), their labels, and whose row it is: even, or Dirichlet(0.1) by label and a column of ones."""
-    from sklearn.datasets import load_digits
-
-    X, y = load_digits(return_X_y=True)
-    X, y = X / 16.0, y.astype(np.int64)
-    rng = np.random.default_rng(0)
-    if even:
-        each = len(y) // agents
-        rows = rng.permutation(len(y))[: each * agents]
-        return X[rows], y[rows], np.repeat(np.arange(agents), each)
-    X, groups = np.column_stack([X, np.ones(len(X))]), np.empty(len(y), np.int64)
-    for c in range(10):
-        rows = rng.permutation(np.flatnonzero(y == c))
-        cuts = np.round(np.cumsum(rng.dirichlet(np.full(agents, 0.1)))[:-1] * len(rows)).astype(int)
-        for k, part in enumerate(np.split(rows, cuts)):
-            groups[part] = k
-    sizes = np.bincount(groups, minlength=agents)
-    for empty in np.flatnonzero(sizes == 0):  # nobody is without rows
-        giver = int(sizes.argmax())
-        groups[np.flatnonzero(groups == giver)[0]] = empty
-        sizes[giver], sizes[empty] = sizes[giver] - 1, 1
-    return X, y, groups
-
-
-def network_start(features: int, hidden: int, classes: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(1)
-    shapes = {"w1": (features, hidden), "b1": (hidden,), "w2": (hidden, classes), "b2": (classes,)}
-    return {n: (rng.standard_normal(s) / s[0] ** 0.5 * (len(s) > 1)).astype(np.float32) for n, s in shapes.items()}
-
-
-def _network_loss(p: Any, batch: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
-    x, label = batch
-    z = jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
-    return jax.nn.logsumexp(z, axis=1) - jnp.take_along_axis(z, label[:, None], axis=1)[:, 0]
 
 
 # The jobs.
@@ -145,13 +135,24 @@ SIZES = (
 STEPS = tuple(
     replace(FEW, name=f"steps-{e}", title=f"E = {e}", data="stored", steps=e, rounds=60) for e in (1, 10, 100)
 )
-JOBS = {job.name: job for job in (*MAIN, *AGENTS, *SIZES, *STEPS)}
+DIGITS = replace(MAIN[2], seconds=2.0)
+REAL = (
+    Job("cnn", "McMahan's CNN on images", "images", agents=30, participants=5, step=0.05, batch=20, rounds=4,
+        seconds=5.0),
+    Job("transformer", "a transformer of two layers on letters", "text", agents=30, participants=5, step=0.1,
+        rounds=10, seconds=4.0),
+    Job("loans", "logistic regression on the loans of 50 states", "loans", agents=50, step=0.5, batch=50, rounds=100),
+    replace(DIGITS, name="clipped", title="softmax on digits, changes clipped", clip=1.0),
+    replace(DIGITS, name="private", title="softmax on digits, private (DP-FedAvg)", clip=1.0, noise=0.3),
+    replace(DIGITS, name="compressed", title="softmax on digits, a tenth of a change is sent", top=0.1),
+)  # fmt: skip
+JOBS = {job.name: job for job in (*MAIN, *AGENTS, *SIZES, *STEPS, *REAL)}
 
 
 def read(folder: Path) -> Job:
     """A job whose rows were written: they are read as a peer reads them."""
     job = JOBS[folder.name]
-    if job.data not in ("digits", "network"):
+    if job.data not in KINDS:
         return job
     with np.load(folder / "job.npz") as arrays:
         count = len(arrays["groups"])  # behind the rows there is padding
@@ -159,13 +160,23 @@ def read(folder: Path) -> Job:
 
 
 def score(job: Job, model: np.ndarray) -> float:
-    """How good a flat model is: accuracy on all digits, or the squared distance to w*."""
+    """How good a flat model is: the squared distance to w*, the area under the curve of sensitivities (loans), or the
+    share of rows that it gets right."""
     if job.kind == "linear":
         return float(((model - job.problem.solution()) ** 2).sum())
-    X, y, _ = digits(job.agents, even=job.data == "network")
-    if job.kind == "softmax":
-        return float(((X @ model.reshape(X.shape[1], 10)).argmax(1) == y).mean())
-    h, d = job.size, X.shape[1]
-    b1, b2, w1, w2 = np.split(model, np.cumsum([h, 10, d * h]))  # in the order of their names
-    hidden = np.maximum(X @ w1.reshape(d, h) + b1, 0)
-    return float(((hidden @ w2.reshape(h, 10) + b2).argmax(1) == y).mean())
+    import jax
+    from jax_model import OUTPUTS
+
+    X, y, _ = (a[::4] for a in job.table) if job.data == "images" else job.table
+    like, w, place = job.parameters(job.problem.start()), {}, 0
+    for name in sorted(like):
+        w[name] = model[place : place + like[name].size].reshape(like[name].shape).astype(like[name].dtype)
+        place += like[name].size
+    with jax.enable_x64(True):
+        parts = [np.asarray(OUTPUTS[job.kind](w, X[at : at + 500])) for at in range(0, len(X), 500)]
+    outputs = np.concatenate(parts)
+    if job.kind == "logistic":
+        from sklearn.metrics import roc_auc_score
+
+        return float(roc_auc_score(y, outputs))
+    return float((outputs.argmax(-1) == y).mean())

@@ -20,7 +20,7 @@ class Told:
     def __init__(self, folder, rounds):
         self.job = Job(folder)
         super().__init__(num_clients=self.job.who.shape[1], num_rounds=rounds)
-        self.clock, self.done = Clock(), 0
+        self.clock, self.done = Clock(many=True), 0
 
     def load_model(self):
         return FLModel(params=dict(self.job.parameters), params_type=ParamsType.FULL)

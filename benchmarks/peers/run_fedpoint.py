@@ -38,7 +38,8 @@ def main(folder: str, only: str = "") -> None:
     each = [jax.tree.map(lambda a, r=r: a[0, r], models) for r in range(rounds + 1)]
     history = np.stack([flatten(job.parameters(m)) for m in each])
     np.save(Path(folder) / "history.npy", history)
-    report(clock, rounds, history[-1], version=fp.__version__, engine=str(done.engine))
+    counted = (done.cost.bytes_down + done.cost.bytes_up) / rounds
+    report(clock, rounds, history[-1], version=fp.__version__, engine=str(done.engine), counted=counted)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""The jobs as a hand-written JAX loop: one compiled program for all rounds, participants one after the other."""
+"""The jobs as a hand-written JAX loop: one compiled program for all rounds, participants one after the other.
+
+Convolutions are slow inside XLA's loops: of the CNN a step is a program, and the loops are Python's."""
 
 import sys
+from functools import partial, reduce
 
 from common import Clock, Job, flatten, report
 from jax_model import jax, jnp, loss, padded, setup
@@ -33,6 +36,25 @@ def main(folder):
 
         return jax.lax.fori_loop(0, rounds, one, w)
 
+    @jax.jit
+    def one_step(w, rows, weight):
+        g = gradient(w, X[rows], y[rows], weight)
+        return jax.tree.map(lambda a, b: a - job.step * b, w, g)
+
+    add, mean = jax.jit(partial(jax.tree.map, jnp.add)), jax.jit(partial(jax.tree.map, lambda t: t / rows.shape[1]))
+
+    def step_by_step(w, rounds):
+        for r in range(rounds):
+            ends = []
+            for i in range(rows.shape[1]):
+                end = w
+                for e in range(int(steps[r, i])):
+                    end = one_step(end, rows[r, i, e], weight[r, i, e])
+                ends.append(end)
+            w = mean(reduce(add, ends))
+        return w
+
+    run = step_by_step if job.kind == "cnn" else run
     start = {n: jnp.asarray(v) for n, v in job.parameters.items()}
     clock = Clock()
     jax.block_until_ready(run(start, 1))

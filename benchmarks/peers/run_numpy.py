@@ -3,18 +3,22 @@
 import sys
 
 import numpy as np
-from common import Job, flatten, gradient, local_steps, measure
+from common import Job, flatten, gradient, local_steps, measure, sent
 
 
 def main(folder):
     job = Job(folder)
     w = {n: v.copy() for n, v in job.parameters.items()}
+    luck = np.random.default_rng(0)
 
     def fedavg(r):
         who = job.participants(r)
-        ends = [local_steps(job, w, job.batches(r, k)) for k in who]
+        changes = [sent(job, w, local_steps(job, w, job.batches(r, k))) for k in who]
         for n in w:
-            w[n] = sum(e[n] for e in ends) / len(who)
+            total = sum(c[n] for c in changes)
+            if job.noise:
+                total += job.noise * job.clip * luck.standard_normal(total.shape)
+            w[n] = w[n] + total / len(who)
 
     c = {n: np.zeros_like(v) for n, v in w.items()}
     own = {}

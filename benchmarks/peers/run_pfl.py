@@ -17,6 +17,8 @@ from pfl.data.user_state import InMemoryUserStateStorage
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
+from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from torch_model import Model, criterion, tensors
 
 EVALUATION = 1 << 30  # rows: pfl evaluates in the first round, whatever it is told
@@ -86,11 +88,15 @@ def main(folder):
     else:
         algorithm, parameters = FederatedAveraging(), NNAlgorithmParams(**common)
     train = NNTrainHyperParams(
-        local_num_epochs=job.epochs, local_learning_rate=job.step, local_batch_size=10 if job.classes else 1
+        local_num_epochs=job.epochs, local_learning_rate=job.step, local_batch_size=job.batch
     )
     evaluate = NNEvalHyperParams(local_batch_size=EVALUATION)
     watch = Watch(job, clock)
-    algorithm.run(parameters, SimulatedBackend(data, data), model, train, evaluate, callbacks=[watch])
+    limits = []
+    if job.clip is not None:
+        limits = [CentrallyAppliedPrivacyMechanism(GaussianMechanism(job.clip, job.noise))]
+    backend = SimulatedBackend(data, data, postprocessors=limits)
+    algorithm.run(parameters, backend, model, train, evaluate, callbacks=[watch])
     report(clock, watch.rounds, net.flat(), version=version("pfl"))
 
 

@@ -4,12 +4,12 @@ import sys
 
 import torch
 from common import Job, measure
-from torch_model import Model, criterion, tensors
+from torch_model import Model, criterion, tensors, train
 
 
 def main(folder):
     job = Job(folder)
-    model, loss, (X, y) = Model(job), criterion(job.kind), tensors(job)
+    model, loss, rows = Model(job), criterion(job.kind), tensors(job)
     parameters = list(model.parameters())
     server = [p.detach().clone() for p in parameters]
 
@@ -20,11 +20,7 @@ def main(folder):
             with torch.no_grad():
                 for p, s in zip(parameters, server, strict=True):
                     p.copy_(s)
-            optimizer = torch.optim.SGD(parameters, lr=job.step)
-            for rows in job.batches(r, k):
-                optimizer.zero_grad()
-                loss(model(X[rows]), y[rows]).backward()
-                optimizer.step()
+            train(model, loss, rows, job.step, job.batches(r, k))
             for t, p in zip(total, parameters, strict=True):
                 t += p.detach()
         for s, t in zip(server, total, strict=True):

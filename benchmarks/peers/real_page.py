@@ -1,0 +1,137 @@
+"""What was measured of real jobs, as a page and a picture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import jobs
+import page
+from catalogue import PEERS
+
+# Times as fast as the fastest framework, by processor time; stated before any of these jobs was measured.
+TARGETS = {"cnn": 3.0, "transformer": 3.0, "loans": 10.0, "private": 50.0, "compressed": 50.0}
+SINGLE = 1e-4  # the most by which models in single precision may differ, relative to the largest number
+
+ABOUT = {
+    "cnn": "30 writers with 200 synthetic images of FEMNIST's shape each, 62 classes; 1,690,046 numbers in single "
+    "precision, 10 local steps on batches of 20.",
+    "transformer": "30 people with 100 synthetic lines of 32 letters each, 40 letters; 105,472 numbers in single "
+    "precision, 10 local steps on batches of 10.",
+    "loans": "`fp.data.lending_club`: 9,857 loans, 23 columns and a constant, an epoch on batches of 50 at every state "
+    "and the District of Columbia, all of which take part.",
+    "clipped": "As softmax on digits in RESULTS.md, every agent's change clipped to length 1, without noise: do the "
+    "mechanisms of others do the same?",
+    "private": "The same with noise of 0.3 times that length in the sum of the ten: what DP-FedAvg does. Everybody "
+    "draws noise of his own, so models differ.",
+    "compressed": "As softmax on digits, of an agent's change the tenth with the largest numbers is sent, with its "
+    "places, without error feedback. FedLab ships such a compressor; the others ship none that sends less.",
+}
+
+
+def text(found: dict[str, Any]) -> str:
+    results = page.Results(found)
+    loads = found.get("loads") or [0.0]
+    lines = [
+        "# Real jobs beside other frameworks",
+        "",
+        f"Written by `python benchmarks/peers --jobs real` in {found.get('seconds', 0) / 60:.0f} minutes, installation "
+        f"apart, on {found.get('machine', 'an unknown machine')}; load average {min(loads):g} to {max(loads):g}: "
+        "processor time says more than seconds. Everybody computes with the same rows, batches, participants and "
+        "start, on one thread; a plain mean is right. [RESULTS.md](RESULTS.md) has the lectures' jobs, and who was "
+        "measured.",
+        "",
+        "![Processor time of a round, by job and peer](../docs/peers-real.png)",
+        "",
+        "- processor ms: of a round, warm, all processes of the peer; the median of blocks. Faster by: how many times "
+        "as much it takes as fedpoint. Jobs with a target are measured three times in turn with the fastest framework.",
+        "- start-up: seconds from the start of the process to the end of its first round. fedpoint: to the end of all "
+        "rounds drawn, compiled programs cached (without a cache in brackets).",
+        "- memory: the most seen at once, over all processes.",
+        "- wire: kilobytes over loopback in a round, measured in a network of its own; who simulates in one process "
+        "sends none. fedpoint: what it counts for the messages of a round, up and down.",
+        f"- apart: the largest difference to fedpoint's model after as many rounds, relative; up to {page.PARITY:g}, "
+        f"or {SINGLE:g} in single precision, it is the same model.",
+        "",
+    ]
+    for job in jobs.REAL:
+        if results.runs.get(("fedpoint", job.name)):
+            lines += _job(results, job)
+    return "\n".join([*lines, *_targets(results)]).rstrip() + "\n"
+
+
+def _job(results: page.Results, job: jobs.Job) -> list[str]:
+    goal = "area under the curve" if job.kind == "logistic" else "accuracy"
+    who = "everyone" if job.participants is None else f"{job.participants} participants"
+    lines = [f"## {job.title[0].upper()}{job.title[1:]}", "", ABOUT[job.name], ""]
+    lines += [f"{job.agents} agents, {who}, {job.rounds} rounds drawn.", ""]
+    lines += [
+        f"| | processor ms | faster by | rounds/s | start-up, s | memory, MB | wire, kB | rounds | {goal} | apart |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    names = [p for p in PEERS if results.runs.get((p, job.name))]
+    ordered = sorted(names, key=lambda p: results.median("work", p, job.name) or math.inf)
+    return [*lines, *(_row(results, name, job) for name in ("fedpoint", *ordered)), ""]
+
+
+def _row(results: page.Results, peer: str, job: jobs.Job) -> str:
+    run, own = results.first(peer, job.name), peer == "fedpoint"
+    title = "**fedpoint**" if own else PEERS[peer].title
+    seconds, work, wire = (results.median(what, peer, job.name) for what in ("round", "work", "wire"))
+    if seconds is None or work is None:
+        return f"| {title} | {run.get('error') or 'no second round'} | | | | | | {run.get('rounds', '')} | | |"
+    compiled = f" ({run['compiled']:.1f})" if run.get("compiled") else ""
+    cells = [
+        page.number(1e3 * work),
+        "" if own else page.number(results.work_ratio(peer, job.name), 3),
+        page.number(1 / seconds),
+        f"{run['first']:.1f}{compiled}",
+        page.number((results.memory(peer, job.name) or 0) / 1e6, 3),
+        f"({page.number(run['counted'] / 1e3, 3)})" if run.get("counted") else page.number((wire or 0) / 1e3, 3),
+        str(run["rounds"]),
+        f"{run['score']:.4g}",
+        "" if own else page.apart_of(run, SINGLE if job.kind in ("cnn", "transformer") else page.PARITY),
+    ]
+    return f"| {title} | " + " | ".join(cells) + " |"
+
+
+def _targets(results: page.Results) -> list[str]:
+    lines = ["## Targets, stated before the jobs were measured", "", "| | value | target | |", "|---|---:|---:|---|"]
+    for job in jobs.REAL:
+        rivals = [p for p in results.frameworks(job.name) if results.work_ratio(p, job.name)]
+        if job.name in TARGETS and rivals:
+            best = min(rivals, key=lambda p: results.work_ratio(p, job.name) or math.inf)
+            value = results.work_ratio(best, job.name) or math.nan
+            verdict = "met" if value >= TARGETS[job.name] else "missed"
+            what = f"{job.title}: times as fast as {PEERS[best].title}"
+            lines.append(f"| {what} | {page.number(value, 3)} | >= {page.number(TARGETS[job.name])} | {verdict} |")
+    return lines
+
+
+def picture(found: dict[str, Any], file: Path) -> None:
+    """The processor time of a round, by job."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    results = page.Results(found)
+    shown = [j for j in jobs.REAL if results.median("work", "fedpoint", j.name)]
+    figure, axes = pyplot.subplots(2, math.ceil(len(shown) / 2), figsize=(12, 6), layout="constrained", squeeze=False)
+    for ax in axes.ravel()[len(shown) :]:
+        ax.set_visible(False)
+    for ax, job in zip(axes.ravel(), shown, strict=False):
+        work = {p: w for p in ("fedpoint", *PEERS) if (w := results.median("work", p, job.name))}
+        names = sorted(work, key=lambda p: work[p])
+        colours = ["C0" if p == "fedpoint" else "C1" if PEERS[p].kind == "framework" else "0.7" for p in names]
+        ax.barh(range(len(names)), [1e3 * work[p] for p in names], color=colours)
+        ax.set_yticks(range(len(names)), ["fedpoint" if p == "fedpoint" else PEERS[p].title for p in names])
+        ax.invert_yaxis()
+        ax.set_xscale("log")
+        ax.set_xlabel("processor time of a round, ms")
+        ax.set_title(job.title, fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("frameworks in orange, hand-written loops in grey; shorter is faster", fontsize=9)
+    figure.savefig(file, dpi=110)
+    pyplot.close(figure)
