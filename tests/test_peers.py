@@ -17,14 +17,14 @@ sys.path.insert(0, str(PEERS))
 common, draws, explain, jobs, page, processes, catalogue = (
     importlib.import_module(name) for name in ("common", "draws", "explain", "jobs", "page", "processes", "catalogue")
 )
-scoreboard, certificates, numpy_loops = (
-    importlib.import_module(name) for name in ("scoreboard", "certificates", "numpy_loops")
+scoreboard, certificates, numpy_loops, jax_model, real_page = (
+    importlib.import_module(name) for name in ("scoreboard", "certificates", "numpy_loops", "jax_model", "real_page")
 )
 sys.path.remove(str(PEERS))
 
 ROUNDS = 2
-LARGE = ("agents-10000", "size-99985", "size-999985")  # their sizes are other numbers, not other code
-REPLAYED = ("streamed", "stored", "softmax", "scaffold", "size-985")
+LARGE = ("agents-10000", "size-99985", "size-999985", "cnn", "transformer")  # their sizes are other numbers
+REPLAYED = ("streamed", "stored", "softmax", "scaffold", "size-985", "loans", "clipped", "compressed")
 
 
 def few(name):
@@ -35,7 +35,7 @@ def few(name):
 def test_every_job_runs_on_fedpoint(name, tmp_path):
     """And a plain loop over the draws that were written down ends at the same model: peers compute the same."""
     job = few(name)
-    model = job.parameters(job.run(ROUNDS, record_every=1).model[0] if job.kind != "network" else _first(job))
+    model = _model_of(job)
     assert all(np.isfinite(v).all() for v in model.values())
     if name not in REPLAYED:
         return
@@ -50,17 +50,57 @@ def test_every_job_runs_on_fedpoint(name, tmp_path):
     assert 0 < score < 1 if job.kind != "linear" else 0 < score < 20
 
 
-def _first(job):
+def _model_of(job):
     model = job.run(ROUNDS, record_every=1).model
-    return {n: v[0] for n, v in model.items()}
+    return job.parameters({n: v[0] for n, v in model.items()} if isinstance(model, dict) else model[0])
 
 
 def _fedavg(told):
     w = told.parameters
     for r in range(ROUNDS):
         ends = [common.local_steps(told, w, told.batches(r, k)) for k in told.participants(r)]
-        w = {n: sum(e[n] for e in ends) / len(ends) for n in w}
+        changes = [common.sent(told, w, end) for end in ends]
+        w = {n: w[n] + sum(c[n] for c in changes) / len(changes) for n in w}
     return w
+
+
+def test_a_private_job_is_the_clipped_one_with_noise_of_the_deviation_that_frameworks_add():
+    """Clip times multiplier in the sum of the ten, in each of two rounds of which the second sees the first's."""
+    private = replace(jobs.JOBS["private"], rounds=1)
+    runs = [job.run(1, repeats=40).model for job in (private, replace(private, noise=0.0))]
+    noise = (runs[0] - runs[1]) * 10
+    assert noise.std() == pytest.approx(private.clip * private.noise, rel=0.02)  # of 26,000 numbers
+
+
+def test_a_networks_model_is_scored_by_its_names(tmp_path):
+    """The parameters come back from the flat model: a transformer that says what follows gets it right."""
+    job = few("transformer")
+    job = replace(job, rows=tuple(a[:50] for a in job.table))
+    right, start = job.table[1], job.parameters(job.start)
+    flat = common.flatten(start)
+    outputs = jax_model.OUTPUTS["transformer"](start, job.table[0])
+    assert jobs.score(job, flat) == pytest.approx(float((outputs.argmax(-1) == right).mean()), abs=2e-3)
+    assert np.unique(right).size == 40 and right.shape == (50, 32)
+    np.testing.assert_array_equal(job.table[0][:, 1:], right[:, :-1])
+
+
+def test_the_page_of_real_jobs_says_what_was_found(tmp_path):
+    runs = [
+        _run("fedpoint", "loans", 2e-3, wire=0.0, counted=19_200.0),
+        _run("fedjax", "loans", 30e-3, wire=0.0, apart=1e-16),
+        _run("flower", "loans", 1.0, wire=5e5, apart=0.5),
+        {"peer": "pfl", "job": "loans", "memory": 0, "error": "ValueError: verbatim"},
+    ]
+    found = {**FOUND, "runs": runs}
+    text = real_page.text(found)
+    rows = {line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:-1]] for line in _table(text, "Logistic")}
+    assert rows["**fedpoint**"][0] == "2" and rows["**fedpoint**"][5] == "(19.2)"
+    assert rows["FedJAX"][1] == "15" and rows["FedJAX"][-1] == "1e-16"
+    assert rows["Flower"][5] == "500" and rows["Flower"][-1] == "5e-01 **another model**"
+    assert rows["pfl"][0] == "ValueError: verbatim"
+    assert "of 50 states: times as fast as FedJAX | 15 | >= 10 | met |" in text
+    real_page.picture(found, tmp_path / "real.png")
+    assert (tmp_path / "real.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_model_is_explained_by_the_mistake_that_was_made(tmp_path):
@@ -183,7 +223,7 @@ def test_what_was_measured_in_turn_is_compared_with_its_neighbour():
     results = page.Results({"runs": runs})
     assert results.ratio("fedjax", "stored") == results.work_ratio("fedjax", "stored") == pytest.approx(5.0)
     assert results.ratio("fedlab", "stored") == pytest.approx(0.1 / 2e-3)
-    assert results.ratio("pfl", "stored") is None and results.work_ratio("flower", "stored") is None
+    assert results.ratio("pfl", "stored") is None and results.work_ratio("nvflare", "stored") is None
 
 
 def test_the_picture_is_drawn(tmp_path):

@@ -85,8 +85,8 @@ def figures(job: jobs.Job, told: dict[str, Any], model: np.ndarray) -> dict[str,
 class Measurement:
     """All of it, step by step."""
 
-    def __init__(self, peers: list[str], chosen: list[str], console: Console):
-        self.peers, self.console = [PEERS[p] for p in peers], console
+    def __init__(self, peers: list[str], chosen: list[str], console: Console, own: Path | None):
+        self.peers, self.console, self.own = [PEERS[p] for p in peers], console, own
         self.main = [job for job in jobs.MAIN if job.name in chosen]
         self.real = [job for job in jobs.REAL if job.name in chosen]
         others = (*jobs.MAIN, *jobs.REAL)
@@ -100,8 +100,11 @@ class Measurement:
         }
 
     def install(self) -> None:
-        self.console.log("installing fedpoint")
-        self.own, error = environments.install_fedpoint()
+        if self.own is None:
+            self.console.log("installing fedpoint")
+            self.own, error = environments.install_fedpoint()
+        else:
+            error = ""
         if error:
             sys.exit(f"fedpoint does not install: {error}")
         for peer in self.peers:
@@ -217,6 +220,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", help=f"only these, by commas: {', '.join(PEERS)}")
     parser.add_argument("--jobs", help=f"only these, by commas: real (all of them), {', '.join(jobs.JOBS)}")
+    parser.add_argument("--here", action="store_true", help="fedpoint as this Python has it, not installed afresh")
     parser.add_argument("--json", type=Path, help="the figures, also into this file")
     parser.add_argument("--page", action="store_true", help="write the pages again, from build/peers/results.json")
     options = parser.parse_args()
@@ -235,7 +239,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     console = Console(stderr=True)
     PLACE.mkdir(parents=True, exist_ok=True)
-    measurement = Measurement(peers, chosen, console)
+    measurement = Measurement(peers, chosen, console, Path(sys.executable) if options.here else None)
     measurement.install()
     for name in ("cache", "out"):
         shutil.rmtree(PLACE / name, ignore_errors=True)

@@ -38,11 +38,13 @@ TORCH = "torch==2.13.0"
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("fedjax", "FedJAX", "framework", jobs=(*PLAIN, *NETWORKS, "loans"), note="with jax 0.4.30; today's has no jax.tree_map, where it stops",
+        Peer("fedjax", "FedJAX", "framework", jobs=(*PLAIN, *NETWORKS, "loans"),
+             note="with jax 0.4.30; today's has no jax.tree_map, where it stops",
              packages=("fedjax==0.0.17", "jax==0.4.30", "jaxlib==0.4.30", "dm-haiku==0.0.12", "optax==0.2.4",
                        "numpy<2", "scipy<1.14")),
         Peer("fedlab", "FedLab", "framework", (TORCH, "fedlab==1.3.0"),
-             (*PLAIN, "scaffold", *NETWORKS, "loans", "compressed"), note="empty modules stand for torchvision, whose registry build does not load beside CPU torch"),
+             (*PLAIN, "scaffold", *NETWORKS, "loans", "compressed"),
+             note="empty modules stand for torchvision, whose registry build does not load beside CPU torch"),
         Peer("pfl", "pfl", "framework", (TORCH, "pfl==0.6.0"),
              (*PLAIN, "scaffold", *NETWORKS, "loans", *PRIVATE), note="changes are averaged in single precision"),
         Peer("flower", "Flower", "framework", ("flwr[simulation]==1.41.0", TORCH),

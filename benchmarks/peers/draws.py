@@ -85,7 +85,7 @@ def _columns(job: Job, table: Any) -> tuple[np.ndarray, np.ndarray]:
 def write(job: Job, folder: Path) -> None:
     """job.json and job.npz, for peers."""
     folder.mkdir(parents=True, exist_ok=True)
-    draws, start = Draws(job), job.parameters(job.problem.start())
+    draws, start = Draws(job), job.parameters(job.start)
     arrays = {name: getattr(draws, name) for name in ("X", "y", "who", "rows", "batches", "steps")}
     if job.data in KINDS:
         arrays["groups"] = np.repeat(np.arange(job.agents), job.problem.counts)

@@ -7,14 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import job_tables
+import numpy as np
 
 import fedpoint as fp
 
 SPREAD, NOISE = 0.1, 0.01
 KINDS = {
     "digits": "softmax",
+    "noisy digits": "softmax",
     "network": "network",
     "images": "cnn",
     "text": "transformer",
@@ -96,10 +97,16 @@ class Job:
         chain += [] if self.top is None else [fp.channel.TopK(self.top, feedback=False)]
         return chain or None
 
+    @property
+    def start(self) -> Any:
+        """Zero, or where networks start. Before only the largest numbers are sent: a random model, at which classes
+        that an agent has not seen do not change alike."""
+        own = self.problem.start()
+        return own if self.top is None else 0.1 * np.random.default_rng(4).standard_normal(np.shape(own))
+
     def run(self, rounds: int, **options: Any) -> Any:
-        return fp.run(
-            self.algorithm, self.problem, rounds, participation=self.participants, channel=self.channel, **options
-        )
+        options |= {"participation": self.participants, "channel": self.channel, "start": self.start}
+        return fp.run(self.algorithm, self.problem, rounds, **options)
 
     def parameters(self, model: Any) -> dict[str, np.ndarray]:
         """By name, as peers hold them: a column for each class."""
@@ -144,7 +151,8 @@ REAL = (
     Job("loans", "logistic regression on the loans of 50 states", "loans", agents=50, step=0.5, batch=50, rounds=100),
     replace(DIGITS, name="clipped", title="softmax on digits, changes clipped", clip=1.0),
     replace(DIGITS, name="private", title="softmax on digits, private (DP-FedAvg)", clip=1.0, noise=0.3),
-    replace(DIGITS, name="compressed", title="softmax on digits, a tenth of a change is sent", top=0.1),
+    replace(DIGITS, name="compressed", title="softmax on digits, a tenth of a change is sent", data="noisy digits",
+            top=0.1),
 )  # fmt: skip
 JOBS = {job.name: job for job in (*MAIN, *AGENTS, *SIZES, *STEPS, *REAL)}
 
@@ -168,7 +176,7 @@ def score(job: Job, model: np.ndarray) -> float:
     from jax_model import OUTPUTS
 
     X, y, _ = (a[::4] for a in job.table) if job.data == "images" else job.table
-    like, w, place = job.parameters(job.problem.start()), {}, 0
+    like, w, place = job.parameters(job.start), {}, 0
     for name in sorted(like):
         w[name] = model[place : place + like[name].size].reshape(like[name].shape).astype(like[name].dtype)
         place += like[name].size

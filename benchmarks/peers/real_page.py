@@ -25,8 +25,9 @@ ABOUT = {
     "mechanisms of others do the same?",
     "private": "The same with noise of 0.3 times that length in the sum of the ten: what DP-FedAvg does. Everybody "
     "draws noise of his own, so models differ.",
-    "compressed": "As softmax on digits, of an agent's change the tenth with the largest numbers is sent, with its "
-    "places, without error feedback. FedLab ships such a compressor; the others ship none that sends less.",
+    "compressed": "As softmax on digits, with a little noise on the pixels (else numbers tie): of an agent's change "
+    "the tenth with the largest numbers is sent, with its places, without error feedback. FedLab ships such a "
+    "compressor; the others ship none that sends less.",
 }
 
 

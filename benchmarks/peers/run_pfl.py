@@ -87,9 +87,7 @@ def main(folder):
         parameters = SCAFFOLDParams(**common, **more, user_state_storage=InMemoryUserStateStorage())
     else:
         algorithm, parameters = FederatedAveraging(), NNAlgorithmParams(**common)
-    train = NNTrainHyperParams(
-        local_num_epochs=job.epochs, local_learning_rate=job.step, local_batch_size=job.batch
-    )
+    train = NNTrainHyperParams(local_num_epochs=job.epochs, local_learning_rate=job.step, local_batch_size=job.batch)
     evaluate = NNEvalHyperParams(local_batch_size=EVALUATION)
     watch = Watch(job, clock)
     limits = []
