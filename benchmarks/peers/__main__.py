@@ -86,7 +86,8 @@ class Measurement:
     """All of it, step by step."""
 
     def __init__(self, peers: list[str], chosen: list[str], console: Console, own: Path | None):
-        self.peers, self.console, self.own = [PEERS[p] for p in peers], console, own
+        self.peers = [PEERS[p] for p in peers if set(PEERS[p].jobs) & set(chosen)]
+        self.console, self.given = console, own
         self.main = [job for job in jobs.MAIN if job.name in chosen]
         self.real = [job for job in jobs.REAL if job.name in chosen]
         others = (*jobs.MAIN, *jobs.REAL)
@@ -100,11 +101,8 @@ class Measurement:
         }
 
     def install(self) -> None:
-        if self.own is None:
-            self.console.log("installing fedpoint")
-            self.own, error = environments.install_fedpoint()
-        else:
-            error = ""
+        self.console.log("installing fedpoint")
+        self.own, error = (self.given, "") if self.given else environments.install_fedpoint()
         if error:
             sys.exit(f"fedpoint does not install: {error}")
         for peer in self.peers:
