@@ -1,4 +1,6 @@
-"""Garbage is looked for as before, but not among what an import or a trace has just made."""
+"""Garbage is looked for as before, but not among what an import or a trace has just made.
+
+Run by test_garbage.py in a process of its own: among all that the tests have made a look takes seconds."""
 
 import gc
 import weakref
