@@ -45,9 +45,9 @@ def test_peers_are_those_that_were_measured():
             assert verdict in row[0] if row else verdict == ("-" if "*" not in name else "as claimed")
 
 
-# Pages of forecasts beside hundreds of runs each, which tests/forecast compares in the same way; their names are held
-# against the library below.
-LONG = ("asynchrony.md", "choose.md")
+# Pages whose blocks take seconds each, and whose statements tests/forecast, gather, plan, prove and networks make in
+# the same way; their names are held against the library below.
+LONG = ("asynchrony.md", "choose.md", "plan.md", "prove.md", "regions.md", "robust.md")
 LIBRARIES = ("flax", "torch")  # of blocks that are run where they are installed
 
 

@@ -64,6 +64,7 @@ def _fedavg(told):
     return w
 
 
+@pytest.mark.slow
 def test_a_private_job_is_the_clipped_one_with_noise_of_the_deviation_that_frameworks_add():
     """Clip times multiplier in the sum of the ten, in each of two rounds of which the second sees the first's."""
     private = replace(jobs.JOBS["private"], rounds=1)
@@ -75,12 +76,12 @@ def test_a_private_job_is_the_clipped_one_with_noise_of_the_deviation_that_frame
 def test_a_networks_model_is_scored_by_its_names(tmp_path):
     """The parameters come back from the flat model: a transformer that says what follows gets it right."""
     job = few("transformer")
-    job = replace(job, rows=tuple(a[:50] for a in job.table))
+    job = replace(job, rows=tuple(a[::50] for a in job.table))
     right, start = job.table[1], job.parameters(job.start)
     flat = common.flatten(start)
     outputs = jax_model.OUTPUTS["transformer"](start, job.table[0])
     assert jobs.score(job, flat) == pytest.approx(float((outputs.argmax(-1) == right).mean()), abs=2e-3)
-    assert np.unique(right).size == 40 and right.shape == (50, 32)
+    assert np.unique(right).size == 40 and right.shape == (60, 32)
     np.testing.assert_array_equal(job.table[0][:, 1:], right[:, :-1])
 
 
