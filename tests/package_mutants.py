@@ -236,8 +236,9 @@ def page(mutants: list[Mutant], outcomes: dict[int, str], commit: str, seed: int
         "branch, at places drawn with equal chances) and runs the tests of `make test` that reach it",
         f"(the {TESTS_OF_ONE} quickest of them). Some survivors change nothing that could be seen.",
         "",
-        f"{datetime.date.today().isoformat()}, commit {commit[:7]}, seed {seed}: {len(missed)} of {len(outcomes)}"
-        f" mutants were not noticed: {len(missed) / len(outcomes):.0%} (95 % interval {low:.0%} to {high:.0%}); "
+        f"{datetime.date.today().isoformat()}, commit {commit[:7]}, seed {seed}: {len(outcomes)} of {len(mutants)}"
+        f" drawn mutants were tried, in random order; {len(missed)} were not noticed: {len(missed) / len(outcomes):.0%}"
+        f" (95 % interval {low:.0%} to {high:.0%}); "
         f"{sum(what == 'not reached' for what in missed.values())} of them are reached by no test.",
         "",
         "| place | stands there | mistake | outcome |",
@@ -280,10 +281,17 @@ def main() -> int:
             print(f"{len(outcomes):>4} {what:<11} {time.monotonic() - began:4.0f} s  {m.file}:{m.line}  "
                   f"{_short(m.before)}  ->  {_short(m.after)}", flush=True)  # fmt: skip
 
-    with ThreadPoolExecutor(2) as two:
-        list(two.map(one, [k for k in range(len(mutants)) if k not in outcomes]))
+    left = [k for k in range(len(mutants)) if k not in outcomes]
+    random.Random(given.seed).shuffle(left)  # what is interrupted is still a fair sample
     commit = json.loads((PLACE / "about.json").read_text())["commit"]
-    PAGE.write_text(page(mutants, outcomes, commit, given.seed))
+
+    def write() -> None:
+        PAGE.write_text(page(mutants, dict(outcomes), commit, given.seed))
+
+    with ThreadPoolExecutor(2) as two:
+        for _ in two.map(one, left):
+            write()
+    write()
     return 0
 
 
