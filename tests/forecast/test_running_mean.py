@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.theory import running_mean
+from fedpoint.show.expected import expected, settling_rounds
+from fedpoint.theory import course
+from fedpoint.theory.closure import Closure
+from fedpoint.theory.running_mean import RunningMean
 
 STEP = 0.3
 
@@ -92,9 +95,64 @@ def test_the_curve_of_a_quadratic(burn_in, monkeypatch):
     np.testing.assert_allclose(far[:121], expected, rtol=1e-9)
     assert far[3000] == pytest.approx(by_hand(0.1, burn_in, 3000, first=3000)[-1], rel=1e-9)
     # As if models of different rounds were independent: the mistake must show.
-    monkeypatch.setattr(running_mean, "_product", lambda steady: lambda C: 0 * C)
+    monkeypatch.setattr(course, "product", lambda setting, x: lambda C: 0 * C)
     wrong = fp.forecast(fp.Averaged(fp.FedAvg(0.1), burn_in), BOWL).curve(120)
     assert wrong[-1] < 0.3 * expected[-1]
+
+
+# Curved fields: the mean and covariance of the state along the path, and what is left of a deviation.
+
+
+def curved(step, burn_in=None, method=fp.Scaffold, **options):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    y = np.where(X @ [1.0, -1.0] + 0.3 * rng.normal(size=40) > 0, 1, -1)
+    problem = fp.problems.Logistic(X, y, groups=np.arange(40) % 4, ridge=0.1, batch=1)
+    inner = method(step, 4)
+    return fp.forecast(inner if burn_in is None else fp.Averaged(inner, burn_in), problem, **options)
+
+
+def test_a_closure_of_affine_rounds_is_exact():
+    """Its legs and its tail, which follow mean and covariance apart, against the second moments of affine rounds. The
+    last few percent of the way are gone with the noise of the end: hence 1 %."""
+    f = fp.forecast(fp.FedAvg(0.2, 3), BOWL, participation=1)
+    same = Closure(f.setting, f.state, f.origin, f.gauge)
+    ways = [RunningMean(theory, f.gauge, 3, theory.course()) for theory in (f.outlook, same)]
+    exact, closed = (way.path(80).total for way in ways)
+    np.testing.assert_allclose(closed, exact, rtol=1e-2)
+    assert ways[1].long_run == pytest.approx(ways[0].long_run, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_mean_of_one_curved_model_is_that_model_and_noise_moves_the_mean_of_many():
+    run = curved(0.3, participation=2)
+    path = run.curve(40)
+    np.testing.assert_allclose(curved(0.3, 39, participation=2).curve(40), path, rtol=1e-5)
+    f = curved(0.3, 40, participation=2)
+    assert f.noise_bias > 0 and f.drift == 0
+    far = f.curve(200_000)
+    assert far[-1] == pytest.approx(f.bias2 + f.long_run / (200_000 - 40), rel=1e-3)
+    assert f.bias2 > 0.5 * far[-1]  # so that a curve without the shift would be far too low
+
+
+@pytest.mark.slow
+def test_the_mean_of_curved_models_is_that_of_runs():
+    f = curved(0.3, 40, participation=2)
+    run = fp.run(f.algorithm, f.problem, 600, participation=2, repeats=1000, seed=5, record_every=20)
+    error = run.error[:, 3:]
+    z = (error.mean(0) - f.curve(600)[60::20]) / (error.std(0, ddof=1) / math.sqrt(1000))
+    off = error.mean(0) / f.curve(600)[60::20] - 1
+    assert ((np.abs(z) < 4) | (np.abs(off) < 0.05)).all(), (z, off)
+    for share in (0.1, 0.5, 0.9):
+        assert (error[:, -1] <= f.quantile(share, 600)).mean() == pytest.approx(share, abs=0.04)
+
+
+def test_it_is_drawn_beyond_its_burn_in():
+    f = fp.forecast(fp.Averaged(fp.FedAvg(0.1), burn_in=300), BOWL)
+    assert settling_rounds(f) > 300 + settling_rounds(f.run)
+    assert f.curve(0)[0] == pytest.approx(4 / 9) == f.quantile(0.5, 0)
+    picture = expected(f, settling_rounds(f), 50)
+    assert picture["low"][-1] < picture["curve"][-1] < picture["high"][-1]
 
 
 def test_in_the_long_run_the_step_does_not_matter():

@@ -207,6 +207,21 @@ def off(found, run, at):
     return worst
 
 
+@pytest.mark.parametrize("burn_in", [0, 2])
+def test_a_mean_of_models_is_that_of_all_ways(burn_in):
+    problem, step, H, rounds = td((2, 2)), 0.4, 1, 4
+
+    def after(trajectories, field):
+        models = [fedlsa(step, H, t)([seen[: t * H] for seen in trajectories], field) for t in range(1, rounds + 1)]
+        return np.mean(models[burn_in:], axis=0)
+
+    mean, second = enumerated(problem, H, rounds, after)
+    f = fp.forecast(fp.Averaged(fp.FedLSA(step, H), burn_in), problem)
+    assert f.noise_by == "trajectory" and f.exact
+    error = np.trace(second) - 2 * mean @ f.optimum + f.optimum @ f.optimum
+    assert f.curve(rounds)[-1] == pytest.approx(error, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "states", [(2, 2), *(pytest.param(states, marks=pytest.mark.slow) for states in ((3,), (4, 4)))]
 )

@@ -90,6 +90,11 @@ class Forecast(Ending):
         own = along.own_rate if isinstance(along, Outlook) else None
         return self._rate_expected if own is None else own
 
+    @property
+    def pace(self) -> float | None:
+        """Factor per round by which the run itself approaches its limit, also where a running mean is read."""
+        return self.rate
+
     @cached_property
     def _rate_expected(self) -> float:
         """The rate of the expected round."""
@@ -432,6 +437,7 @@ class Forecast(Ending):
 
     def bounds_after(self, rounds: int) -> Sequence[Bound]:
         """What is proved of a federated round after so many rounds."""
+        check_count("rounds", rounds, 0)
         s = self.setting
         if self.own_models or s.topology.nested or not self.in_step:
             return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +15,6 @@ from fedpoint.core.errors import FedpointError, check_count, check_number
 from fedpoint.core.numbers import counted
 from fedpoint.results.forecast import Forecast
 from fedpoint.results.rounds_to import LONGEST, LONGEST_DECAY, Rounds
-from fedpoint.theory.affine import Affine, Still
 from fedpoint.theory.bounds import Bound
 from fedpoint.theory.outlook import Law, Outlook
 from fedpoint.theory.running_mean import RunningMean, averaged
@@ -49,6 +49,10 @@ class MeanForecast(Forecast):
         return None
 
     @property
+    def pace(self) -> float | None:
+        return self.run.rate
+
+    @property
     def diverges(self) -> bool:
         return self.run.diverges
 
@@ -61,11 +65,12 @@ class MeanForecast(Forecast):
         known = self.run.outlook
         if self.diverges or isinstance(known, str):
             return self.reason if self.diverges else known
-        if isinstance(known, Affine):
-            return RunningMean(known, self.gauge, self.burn_in, known.steady, self.origin)
-        if isinstance(known, Still):
-            return RunningMean(known, self.gauge, self.burn_in, None, self.origin, self._means)
-        return "the spread of a running mean is forecast where rounds are affine"
+        if self.run.noiseless:
+            return RunningMean(known, self.gauge, self.burn_in, None, self._means)
+        course, target = known.course(), known.limit if self.optimum is None else self.gauge.target
+        if course is None:
+            return "the spread of a running mean needs mean and covariance of the state, round by round"
+        return RunningMean(known, replace(self.gauge, target=target), self.burn_in, course)
 
     @property
     def _end(self) -> np.ndarray | None:

@@ -24,6 +24,7 @@ TAILS = (0.1, 0.9)  # probabilities between which the band of single runs lies
 SINGLE_RUNS = f"{round(100 * (TAILS[1] - TAILS[0]))} % of single runs, forecast"
 PLACES = 30  # rounds at which the band is computed; between them it is interpolated
 LEAST = 1e-3  # of the floor: a level below it would stretch the axis and say nothing
+MEANS = 4  # times as long for a running mean, which falls slowly
 SAME = 0.02  # levels that differ by less than this share are one
 
 
@@ -61,10 +62,11 @@ def expected(f: Forecast, rounds: int, most: int) -> Expected:
 
 def settling_rounds(f: Forecast, most: int = 20_000) -> int:
     """Rounds after which the expected error has settled, or a few hundred."""
-    rate = f.rate
+    rate = f.pace
     if rate is None or not 0 < rate < 1 or f.diverges:
-        return 200
-    return int(np.clip(np.ceil(8 / -np.log(max(rate, 1e-3))), 20, most))
+        return 200 + (f.burn_in or 0)
+    rounds = int(np.clip(np.ceil(8 / -np.log(max(rate, 1e-3))), 20, most))
+    return rounds if f.burn_in is None else f.burn_in + MEANS * rounds
 
 
 def _ends(f: Forecast) -> Expected:

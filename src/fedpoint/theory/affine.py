@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from fedpoint.theory.course import AffineCourse, Course
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
 from fedpoint.theory.steady import Steady
@@ -49,6 +50,9 @@ class Affine(Outlook):
 
     def law(self, round: int | None) -> Law | None:
         return self.steady.law(self.origin, self._gap, round)
+
+    def course(self) -> Course:
+        return AffineCourse(self.steady, self.origin)
 
 
 class Still(Outlook):

@@ -10,6 +10,7 @@ decays by the round linearised there.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from fedpoint.core.compiling import quickly
 from fedpoint.core.precision import double
 from fedpoint.core.types import Number, Tree
 from fedpoint.theory import accuracy
+from fedpoint.theory.course import Course, Turn, fading, product, reading
 from fedpoint.theory.expected_round import Numbers
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.moments import (
@@ -343,6 +345,9 @@ class Closure(Outlook):
         x = end.moments.x + self._approach(last.after, later)[-1]
         return self._law(x, end.moments.sigma, self._tail_spread.after(later))
 
+    def course(self) -> Course | None:
+        return None if self.settled is None else ClosureCourse(self, self.settled)
+
     @cached_property
     def _tail_spread(self) -> Way:
         """What is measured of covariances' deviation from the settled ones, behind the last leg."""
@@ -354,6 +359,53 @@ class Closure(Outlook):
         """Around a mean, of what is measured of a covariance and more."""
         gap, spread = self.gauge(self.setting.read(x) - self.gauge.target), self.R @ sigma @ self.R.T + more
         return Law.of(gap, spread) if np.isfinite(spread).all() else None
+
+
+class ClosureCourse(Course):
+    """Its rounds, linearised as it does; e is the deviation from where the mean of runs settles."""
+
+    def __init__(self, theory: Closure, settled: Settled):
+        self.theory, self.settled, self.read = theory, settled, reading(theory.R)
+        self.begun = theory.R @ (theory.origin - settled.moments.x)
+
+    def turns(self, rounds: int) -> Iterator[Turn]:
+        theory, done, state = self.theory, 0, None
+        for leg in theory._walk(rounds):
+            J, state = theory.setting.matrix(leg.begun.x), leg.begun
+            for _ in leg.means:
+                if done == rounds:
+                    return
+                before, state, done = state, theory._advance(leg.around, state), done + 1
+                yield self._turn(J, before.x, state)
+        assert state is not None
+        yield from self._tail(state, rounds - done)
+
+    def _turn(self, J: np.ndarray, before: np.ndarray, after: Moments) -> Turn:
+        """With the mean as it goes, and deviations from it as J makes them."""
+        end = self.settled.moments.x
+        moved = (after.x - end) - J @ (before - end)
+
+        def carry(C: np.ndarray) -> np.ndarray:
+            return np.concatenate([C[:1], J @ C[1:] + np.outer(moved, C[0])])
+
+        return Turn(self._seen(after.x - end, after.sigma @ self.theory.R.T), carry, math.inf)
+
+    def _seen(self, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+        """E[(1, e) z'], from the mean of e and the columns Cov(e) R'."""
+        z = self.theory.R @ mean
+        return np.concatenate([z[None], spread + np.outer(mean, z)])
+
+    def _tail(self, state: Moments, rounds: int) -> Iterator[Turn]:
+        """Close to where it settles, by the round linearised there."""
+        theory, (end, steady) = self.theory, (self.settled.moments, self.settled.steady)
+        carry, R = product(theory.setting, end.x), theory.R
+        mean, settled = np.concatenate([[0.0], state.x - end.x])[:, None], end.sigma @ R.T
+        still = self._seen(np.zeros(len(end.x)), settled)
+        weight = steady.weight(np.zeros(len(R)))
+        for spread in fading(steady.second, theory._deviation(state), weight, lambda S: S[1:, 1:] @ R.T, rounds):
+            mean = carry(mean)
+            seen = self._seen(mean[1:, 0], settled + spread)
+            yield Turn(seen, carry, float(np.abs(seen - still).max(initial=0.0)))
 
 
 def bending(setting: Setting) -> Bending:

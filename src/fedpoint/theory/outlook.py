@@ -7,9 +7,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from fedpoint.theory.course import Course
 
 
 @dataclass(frozen=True)
@@ -163,3 +166,7 @@ class Outlook(ABC):
     @abstractmethod
     def law(self, round: int | None) -> Law | None:
         """Of the error of single runs after a round; None: once settled."""
+
+    def course(self) -> Course | None:
+        """Its rounds one by one, for the sum of a run's models; None where it does not follow the state linearly."""
+        return None

@@ -1,30 +1,30 @@
 r"""What does the mean of a run's models do? Its bias stays, its variance falls like one over the rounds.
 
-Write e_t for the state's deviation from the limit, and R e_t for what is measured of it. In affine rounds
+Write e_t for the state's deviation from the limit, and R e_t for what is measured of it. Where rounds are linear,
 E[e_t | e_{t-1}] = M e_{t-1}, so that the sum A_t = sum_s R e_s over the rounds s that count has
 
 $$ C_t = E[e_t A_t'] = M C_{t-1} + S_t R', \qquad
    E[A_t A_t'] = E[A_{t-1} A_{t-1}'] + R M C_{t-1} + (R M C_{t-1})' + R S_t R', $$
 
-with S_t = E[e_t e_t']. Once S_t and C_t have settled, every round adds the same to the covariance of the sum: that of
-the mean over n rounds is then what a round adds, over n.
+with S_t = E[e_t e_t']. Along trajectories C and S are those beside every state of the chains, which M moves too; of
+curved fields M is the slope at the present mean. Once S_t and C_t have settled, every round adds the same to the
+covariance of the sum: that of the mean over n rounds is then what a round adds, over n.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedpoint.theory.krylov import Krylov
-from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
-from fedpoint.theory.steady import Steady, grow, moving
+from fedpoint.theory.course import Course
+from fedpoint.theory.outlook import Accuracy, Gauge, Law, Outlook, Path
 
 SETTLED = 1e-11  # of their largest number, by which moments that have settled may still change
 LONGEST = 1 << 17  # rounds that are followed until then
-DENSE = 1000  # numbers of a state whose round is written down as a matrix
+KEPT = 10_000_000  # numbers of covariances that are kept of the way
 
 Means: TypeAlias = Callable[[int], np.ndarray]  # rounds -> (rounds + 1, r): what is measured of the mean of runs
 
@@ -45,47 +45,27 @@ class Sum(NamedTuple):
         return self._replace(round=round, models=self.models + more, covariance=self.covariance + more * self.added)
 
 
-def sums(steady: Steady, start: np.ndarray, burn_in: int, rounds: int) -> Iterator[Sum]:
-    """After rounds 1, 2, ... of runs from the state `start`: until `rounds`, or until it has settled."""
-    n, R, product = steady.n, steady.R, _product(steady)
-    read = np.zeros((len(R), n))
-    read[:, 1:] = R
-    rest = np.zeros((n, n))
-    rest[0, 0], rest[1:, 1:] = 1.0, steady.covariance
-    x = np.concatenate([[1.0], start - steady.x])
-    space = Krylov(steady.second, np.outer(x, x) - rest)
-    grow(space, steady.weight(np.zeros(len(R))), rounds)
-    k = space.steps
-    basis = np.stack([v.reshape(n, n) @ read.T for v in space.basis[:k]]) if k else np.zeros((0, n, len(R)))
-    H, along, settled = space.H[:k], space.size * np.eye(k, 1)[:, 0], rest @ read.T
-    C, square = np.zeros_like(settled), np.zeros((len(R), len(R)))
-    for t in range(1, rounds + 1):
-        along = H @ along
-        seen = settled + np.tensordot(along, basis, 1)  # E[(1, e_t) (R e_t)']
+def sums(course: Course, burn_in: int, rounds: int) -> Iterator[Sum]:
+    """After rounds 1, 2, ...: until `rounds`, or until it has settled."""
+    read = course.read
+    C: np.ndarray | None = None
+    square = np.zeros((len(read), len(read)))
+    for t, turn in enumerate(course.turns(rounds), 1):
         if t <= burn_in:
-            mean = seen[0]
-            yield Sum(t, 1, R @ seen[1:] - np.outer(mean, mean), mean)
+            seen = course.total(turn.seen)
+            yield Sum(t, 1, read @ seen - np.outer(seen[0], seen[0]), seen[0])
             continue
-        C, before = seen + product(C), C
-        beside = R @ (C - seen)[1:]
-        added = beside + beside.T + R @ seen[1:]
+        before = np.zeros_like(turn.seen) if C is None else C
+        carried = turn.carry(before)
+        C = turn.seen + carried
+        beside = read @ course.total(carried)
+        added = beside + beside.T + read @ course.total(turn.seen)
         square = square + added
-        mean, size = C[0], SETTLED * max(float(np.abs(C).max()), 1e-300)
-        done = np.abs(C - before).max() <= size and np.abs(seen - settled).max() <= size
+        mean, size = course.total(C)[0], SETTLED * max(float(np.abs(C).max()), 1e-300)
+        done = np.abs(C - before).max() <= size and turn.away <= size
         yield Sum(t, t - burn_in, square - np.outer(mean, mean), mean, added if done else None)
         if done:
             return
-
-
-def _product(steady: Steady) -> Callable[[np.ndarray], np.ndarray]:
-    """C -> the mean round times C, columns of (1, deviation); what is conserved left out."""
-    if steady.n > DENSE:
-        slope = steady.setting.slope(steady.x)
-        return lambda C: np.concatenate([C[:1], np.stack([slope(c) for c in C[1:].T], axis=1)])
-    M = steady.setting.matrix(steady.x)
-    P = moving(M)
-    M = M if P is None else M @ P
-    return lambda C: np.concatenate([C[:1], M @ C[1:]])
 
 
 def averaged(models: np.ndarray, burn_in: int) -> np.ndarray:
@@ -98,21 +78,16 @@ def averaged(models: np.ndarray, burn_in: int) -> np.ndarray:
 class RunningMean(Outlook):
     """The mean of the models after `burn_in` rounds, of runs that another theory knows.
 
-    steady: second moments around where runs settle, from the state `start` on; None where nothing is random. means:
-    what is measured of the mean of runs; None where rounds are affine, and the second moments tell it.
+    course: the rounds of these runs; None where nothing is random. means: what is measured of the mean of runs, where
+    there is no course.
     """
 
     def __init__(
-        self,
-        inner: Outlook,
-        gauge: Gauge,
-        burn_in: int,
-        steady: Steady | None,
-        start: np.ndarray,
-        means: Means | None = None,
-    ):
+        self, inner: Outlook, gauge: Gauge, burn_in: int, course: Course | None, means: Means | None = None
+    ) -> None:
         self.how, self.inner, self.gauge, self.burn_in = inner.how, inner, gauge, burn_in
-        self.steady, self.start, self._means = steady, start, means
+        self.course, self._means = course, means
+        self._way: list[Sum] = []
 
     @property
     def limit(self) -> np.ndarray:
@@ -126,13 +101,27 @@ class RunningMean(Outlook):
     def variance(self) -> float:
         return 0.0
 
+    @property
+    def accuracy(self) -> Accuracy | None:
+        return self.inner.accuracy
+
     @cached_property
     def long_run(self) -> float:
         """The variance times the rounds that count, once there are many."""
-        if self.steady is None:
+        if self.course is None:
             return 0.0
-        *_, last = sums(self.steady, self.start, 0, LONGEST)
+        *_, last = sums(self.course, 0, LONGEST)
         return float(np.trace(last.covariance / last.models if last.added is None else last.added))
+
+    def _sums(self, rounds: int) -> Iterable[Sum]:
+        """After round 1, 2, ..., at least until `rounds`, or until it has settled."""
+        assert self.course is not None
+        found = sums(self.course, self.burn_in, rounds)
+        if rounds * len(self.course.read) ** 2 > KEPT:
+            return found
+        if len(self._way) < rounds and not (self._way and self._way[-1].added is not None):
+            self._way = list(found)
+        return self._way[:rounds]
 
     @property
     def _gap(self) -> np.ndarray:
@@ -140,12 +129,13 @@ class RunningMean(Outlook):
 
     def path(self, rounds: int) -> Path:
         variance, deviation = np.zeros(rounds + 1), np.zeros((rounds + 1, len(self._gap)))
-        if self.steady is not None:
-            deviation[0] = self.steady.R @ (self.start - self.steady.x)
-            for now in sums(self.steady, self.start, self.burn_in, rounds):
+        if self.course is not None:
+            deviation[0] = self.course.begun
+            now: Sum | None = None
+            for now in self._sums(rounds):
                 variance[now.round] = np.trace(now.covariance) / now.models**2
                 deviation[now.round] = now.mean / now.models
-            if rounds > now.round:
+            if now is not None and rounds > now.round:
                 later = np.arange(now.round + 1, rounds + 1)
                 count = later - self.burn_in
                 more = (later - now.round) * np.trace(now.later(now.round + 1).covariance - now.covariance)
@@ -157,11 +147,8 @@ class RunningMean(Outlook):
     def law(self, round: int | None) -> Law | None:
         if round is None:
             return Law(np.zeros(0), np.zeros(0), float(self._gap @ self._gap))
-        if self.steady is None or round == 0:
+        if self.course is None or round == 0:
             return Law(np.zeros(0), np.zeros(0), float(self.path(round).mean[-1]))
-        *_, now = sums(self.steady, self.start, self.burn_in, round)
+        *_, now = self._sums(round)
         now = now if now.round == round else now.later(round)
-        gap = self._gap + now.mean / now.models
-        if self._means is not None:
-            gap = averaged(self._means(round), self.burn_in)[-1]
-        return Law.of(gap, now.covariance / now.models**2)
+        return Law.of(self._gap + now.mean / now.models, now.covariance / now.models**2)

@@ -25,6 +25,7 @@ import numpy as np
 
 from fedpoint.core.precision import double
 from fedpoint.problems.oracle import Jumps, Mine
+from fedpoint.theory.course import ChainsCourse, Course
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.outlook import Gauge, Law, Outlook, Path
@@ -465,6 +466,9 @@ class Trajectory(Outlook):
             return None
         mean = S[0, 1:]
         return Law.of(self._gap + mean, S[1:, 1:] - np.outer(mean, mean))
+
+    def course(self) -> Course | None:
+        return None if self._settled is None else ChainsCourse(self.move, self.R, self.begun, self._settled)
 
 
 class OwnChains(Trajectory):

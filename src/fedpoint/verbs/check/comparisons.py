@@ -88,10 +88,11 @@ class Comparisons:
             raise FedpointError(
                 f"the squared errors go up to {top:.0e} and their variance is beyond the floats: run it in other units"
             )
+        if self._inaccurate:
+            names = ("path",) if f.changes else ("path", "limit", "floor")
+            return [*(Check.void(name, self._inaccurate) for name in names), *self._invariants()]
         if f.changes:
             return [*self._path(), *self._invariants()]
-        if self._inaccurate:
-            return [*(Check.void(name, self._inaccurate) for name in ("path", "limit", "floor")), *self._invariants()]
         if f.state is None and not f.setting.adaptive:
             return [Check.void("limit", f"the forecast has no limit: {f.reason}"), *self._invariants()]
         found = [*self._path(), *self._certain(), *self._unbiased(), *self._rounds()]
