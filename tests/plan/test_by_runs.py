@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
+from fedpoint.results.plan import Goal
 from fedpoint.verbs.plan.by_runs import REPEATS, STEPS, Runs, Seen
 
 STREAM = fp.problems.LinearStream(1 + 0.2 * np.random.default_rng(0).normal(size=(5, 3)), 0.2)
 
 
-def runs(target: float, local_steps: int = 3, most: int = 8) -> Runs:
+def runs(target: float, local_steps: int = 3, most: int = 8, confidence: float | None = None) -> Runs:
     longest = fp.Experiment(fp.FedAvg(step=0.1, local_steps=most), STREAM, participation=2)
-    return Runs(longest, lambda step: fp.FedAvg(step=step, local_steps=local_steps), "error", target)
+    goal = Goal(target, confidence=confidence)
+    return Runs(longest, lambda step: fp.FedAvg(step=step, local_steps=local_steps), goal, target)
 
 
 def never() -> bool:
@@ -53,6 +55,20 @@ def test_the_step_is_about_as_good_as_the_best_by_exact_forecasts(local_steps: i
     # Of 24 runs whose errors spread about as much as they are large: the mean is known to a fifth or so.
     assert trial.value == pytest.approx(float(exact.curve(int(trial.rounds))[-1]), rel=0.6)
     assert exact.rounds_to(1.3 * target) <= 1.25 * made.best.rounds + 1
+
+
+def test_with_a_confidence_a_further_run_is_below_the_level():
+    """Of many normal curves, so large a share of further ones; a level that is the mean would hold half of them."""
+    rng = np.random.default_rng(0)
+    curves = 1 + 0.1 * rng.normal(size=(1, 24, 4000))
+    levels = Seen(np.ones(1), curves, 1.0, confidence=0.95).levels[0]
+    assert (1 + 0.1 * rng.normal(size=4000) <= levels).mean() == pytest.approx(0.95, abs=0.015)
+    curves = 1 + 0.1 * rng.normal(size=(STEPS, REPEATS, 4000))
+    levels = Seen(np.ones(STEPS), curves, 1.0, confidence=0.95).levels
+    share = (1 + 0.1 * rng.normal(size=levels.shape) <= levels).mean()
+    assert 0.93 < share < 0.99
+    (mean,), (single,) = (runs(0.06, confidence=c).watch(np.array([0.1]), 8, 500, never).trials() for c in (None, 0.9))
+    assert single.rounds > mean.rounds
 
 
 def test_promised_runs_have_luck_of_their_own():
@@ -98,6 +114,17 @@ def test_a_plan_of_a_large_model_promises_what_runs_keep(large: fp.Problem):
     assert measured.met
     assert measured.mean == pytest.approx(best.error, abs=4 * measured.standard_error * (1 + 100 / best.runs) ** 0.5)
     assert f"errors expected are means of {STEPS * REPEATS} runs" in str(made)
+
+
+@pytest.mark.slow
+def test_with_a_confidence_so_many_single_runs_keep_it(large: fp.Problem):
+    start = float(fp.run(fp.FedAvg(step=1e-9), large, 0).error[0, 0])
+    options = {"methods": ["fedavg"], "local_steps": [8], "participation": [None]}
+    made = fp.plan(large, 0.1 * start, confidence=0.95, **options)
+    best = made.best
+    assert best is not None and best.promise == "verified" and best.runs == STEPS * REPEATS
+    (measured,) = made.verify(top=1, repeats=400, seed=5)
+    assert measured.met and measured.share is not None and measured.share > 0.92
 
 
 def test_without_time_one_setting_is_looked_at(large: fp.Problem):

@@ -350,13 +350,14 @@ class Plan:
         if self.choices:
             rough = [c.forecast for c in self.choices if not (c.runs or c.forecast.exact)]
             extra = [note for f in rough for note in f.notes if not note.startswith("exact")]
-            if extra or self.confidence is not None:
+            if extra or (self.confidence is not None and not all(c.runs for c in self.choices)):
                 said.append(f"forecasts are approximate: {MARGIN:.0%} of the target is aimed at")
             runs = next((c.runs for c in self.choices if c.runs), 0)
             if runs:
+                what = "are means of" if self.confidence is None else "are what single runs stay below, judged by"
                 said.append(
-                    "forecasts of so large a model take longer than runs: errors expected are means of "
-                    f"{runs} runs, and {MARGIN:.0%} of the target is aimed at"
+                    f"forecasts of so large a model take longer than runs: errors expected {what} {runs} runs, and "
+                    f"{MARGIN:.0%} of the target is aimed at"
                 )
             if self.choices[0].promise == "verified":
                 said.append("a run of the first choice met the target; the others were not run")

@@ -86,7 +86,7 @@ class RunningMean(Outlook):
         self, inner: Outlook, gauge: Gauge, burn_in: int, course: Course | None, means: Means | None = None
     ) -> None:
         self.how, self.inner, self.gauge, self.burn_in = inner.how, inner, gauge, burn_in
-        self.course, self._means = course, means
+        self._course, self._means = course, means
         self._way: list[Sum] = []
 
     @property
@@ -108,16 +108,16 @@ class RunningMean(Outlook):
     @cached_property
     def long_run(self) -> float:
         """The variance times the rounds that count, once there are many."""
-        if self.course is None:
+        if self._course is None:
             return 0.0
-        *_, last = sums(self.course, 0, LONGEST)
+        *_, last = sums(self._course, 0, LONGEST)
         return float(np.trace(last.covariance / last.models if last.added is None else last.added))
 
     def _sums(self, rounds: int) -> Iterable[Sum]:
         """After round 1, 2, ..., at least until `rounds`, or until it has settled."""
-        assert self.course is not None
-        found = sums(self.course, self.burn_in, rounds)
-        if rounds * len(self.course.read) ** 2 > KEPT:
+        assert self._course is not None
+        found = sums(self._course, self.burn_in, rounds)
+        if rounds * len(self._course.read) ** 2 > KEPT:
             return found
         if len(self._way) < rounds and not (self._way and self._way[-1].added is not None):
             self._way = list(found)
@@ -129,8 +129,8 @@ class RunningMean(Outlook):
 
     def path(self, rounds: int) -> Path:
         variance, deviation = np.zeros(rounds + 1), np.zeros((rounds + 1, len(self._gap)))
-        if self.course is not None:
-            deviation[0] = self.course.begun
+        if self._course is not None:
+            deviation[0] = self._course.begun
             now: Sum | None = None
             for now in self._sums(rounds):
                 variance[now.round] = np.trace(now.covariance) / now.models**2
@@ -147,7 +147,7 @@ class RunningMean(Outlook):
     def law(self, round: int | None) -> Law | None:
         if round is None:
             return Law(np.zeros(0), np.zeros(0), float(self._gap @ self._gap))
-        if self.course is None or round == 0:
+        if self._course is None or round == 0:
             return Law(np.zeros(0), np.zeros(0), float(self.path(round).mean[-1]))
         *_, now = self._sums(round)
         now = now if now.round == round else now.later(round)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import NormalDist
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from fedpoint.core.algorithm import Algorithm, bind_algorithm
 from fedpoint.engine.session import Session
 from fedpoint.engine.state import Records
 from fedpoint.experiment import Experiment
+from fedpoint.results.plan import Goal
 from fedpoint.theory.planning import EARLY, LONGEST_PATH, Trial, thinned
 from fedpoint.verbs.plan.measure import lead
 from fedpoint.verbs.sweep import names_of, traced
@@ -36,42 +38,59 @@ PATIENCE = 32  # rounds, before which no curve is given up as flat
 @dataclass(frozen=True)
 class Seen:
     """Curves of a sweep: (steps, repeats, rounds + 1). doubt: standard errors that are added to their means, where a
-    step is chosen: the lowest of several means of a few runs is so by luck too."""
+    step is chosen: the lowest of several means of a few runs is so by luck too. confidence: what is to be at the target
+    is not the mean over runs, but what so large a share of single runs stays below."""
 
     steps: np.ndarray
     curves: np.ndarray
     target: float
     doubt: float = 0.0
+    confidence: float | None = None
 
     @cached_property
-    def means(self) -> np.ndarray:
-        """(steps, rounds + 1)."""
+    def levels(self) -> np.ndarray:
+        """(steps, rounds + 1): the mean, or what a further run stays below with the confidence, as if errors were
+        normal."""
         repeats = self.curves.shape[1]
         with np.errstate(all="ignore"):
-            means = self.curves.mean(1) + self.doubt * self.curves.std(1) / math.sqrt(max(repeats - 1, 1))
-        return np.where(np.isfinite(means), means, math.inf)
+            means, deviations = self.curves.mean(1), self.curves.std(1)
+            levels = means + self.doubt * deviations / math.sqrt(max(repeats - 1, 1))
+            if self.confidence is not None:
+                levels = levels + self._beyond(means, deviations)
+        return np.where(np.isfinite(levels), levels, math.inf)
+
+    def _beyond(self, means: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+        """How far above the mean; where several steps are run a few times, they have one relative deviation."""
+        assert self.confidence is not None
+        repeats, freedom = self.curves.shape[1], self.curves.shape[1] - 1
+        if len(self.steps) > 1:
+            usual = np.nanmedian(deviations / means, axis=0) / (1 - 2 / (9 * freedom)) ** 1.5  # Wilson and Hilferty
+            deviations, freedom = means * usual, freedom * len(self.steps)
+        z = NormalDist().inv_cdf(self.confidence)
+        z += (z**3 + z) / (4 * freedom)  # Student's law, to first order
+        return np.asarray(z * deviations * math.sqrt((repeats + 1) / (repeats - 1)))
 
     def first(self, rounds: int) -> Seen:
         return replace(self, curves=self.curves[:, :, : rounds + 1])
 
     @property
     def reached(self) -> bool:
-        return bool((self.means[:, -1] <= self.target).any())
+        return bool((self.levels[:, -1] <= self.target).any())
 
     @property
     def best(self) -> int:
         """The step that is lowest at the end."""
-        return int(self.means[:, -1].argmin())
+        return int(self.levels[:, -1].argmin())
 
     @property
     def lowest(self) -> float:
-        return float(self.means[self.best, -1])
+        return float(self.levels[self.best, -1])
 
     @property
     def falls_at_edge(self) -> bool:
         """Whether the lowest is the first or the last step, and much lower than the one beside it."""
         beside = {0: 1, len(self.steps) - 1: -2}.get(self.best)
-        return beside is not None and self.lowest < STEEP * float(self.means[beside, -1])
+        return beside is not None and self.lowest < STEEP * float(self.levels[beside, -1])
 
     def hopeless(self, limit: int) -> bool:
         """Whether no curve gets to the target within the limit: each has grown, stands still, or is too slow even if it
@@ -79,7 +98,7 @@ class Seen:
         return all(self._given_up(i, limit) for i in range(len(self.steps)))
 
     def _given_up(self, i: int, limit: int) -> bool:
-        mean, done = self.means[i], self.means.shape[1] - 1
+        mean, done = self.levels[i], self.levels.shape[1] - 1
         if not mean[-1] <= 4 * mean[0] or done >= limit:
             return True
         part = max(done // 4, 1)
@@ -96,7 +115,7 @@ class Seen:
 
     def trial(self, i: int) -> Trial:
         """What is known of a step: whether it was the first at the target, or why not."""
-        mean, step, done = self.means[i], float(self.steps[i]), self.means.shape[1] - 1
+        mean, step, done = self.levels[i], float(self.steps[i]), self.levels.shape[1] - 1
         last, early = float(mean[-1]), mean[1 : EARLY + 1]
         if not last <= 4 * mean[0]:
             return Trial(step, math.inf, "diverges", early=early)
@@ -118,8 +137,8 @@ class Runs:
     """Runs of one setting, whose step is open. experiment: with the most local steps of any setting of the method where
     one program serves them all (`counts_steps`), else with its own."""
 
-    def __init__(self, experiment: Experiment, make: Callable[[float], Algorithm], measure: str, target: float):
-        self.experiment, self.make, self.measure, self.target = experiment, make, measure, target
+    def __init__(self, experiment: Experiment, make: Callable[[float], Algorithm], goal: Goal, target: float):
+        self.experiment, self.make, self.goal, self.target = experiment, make, goal, target
         self.open = ["local_steps"] if counts_steps(experiment.algorithm) else []
 
     @cached_property
@@ -130,7 +149,7 @@ class Runs:
 
     def watch(self, steps: np.ndarray, repeats: int, limit: int, late: Callable[[], bool]) -> Seen:
         """Until one of the steps is at the target, or none will be within the limit, or it is late. A single step has
-        luck of its own: its mean is promised."""
+        luck of its own: it is promised."""
         luck, doubt = (2, 0.0) if len(steps) == 1 else (1, 1.0)
         asked = self.experiment.replace(seed=(self.experiment.seed + luck) % (1 << 31), repeats=repeats)
         methods = [asked.channel.around(self.make(float(step))) for step in steps]
@@ -142,8 +161,8 @@ class Runs:
             _, records = session.segment(min(size, limit - session.round))
             found.append(self._measured(session, records))
             curves = np.concatenate(found, axis=1).reshape(len(steps), repeats, -1)
-            seen = Seen(steps, curves, self.target, doubt)
-            below = np.flatnonzero((seen.means <= self.target).any(0))
+            seen = Seen(steps, curves, self.target, doubt, self.goal.confidence)
+            below = np.flatnonzero((seen.levels <= self.target).any(0))
             if len(below):
                 return seen.first(int(below[0]))
             if seen.hopeless(limit) or late():
@@ -152,7 +171,7 @@ class Runs:
 
     def _measured(self, session: Session, records: Records) -> np.ndarray:
         """(lanes, n): what the goal is about."""
-        if self.measure == "loss":
+        if self.goal.measure == "loss":
             with np.errstate(all="ignore"):
                 return session.losses(records) - self._least
         errors = session.errors(records.model)
@@ -162,7 +181,7 @@ class Runs:
     def best_step(
         self, guess: float, known: bool, limit: int, late: Callable[[], bool]
     ) -> tuple[Trial, list[Trial], int]:
-        """The step that is first at the target, all that were tried, and how many runs its promise is the mean of.
+        """The step that is first at the target, all that were tried, and how many runs its promise comes from.
 
         known: the guess was good elsewhere. First around it, or over a wide range; then at the edge where the best is
         one, else between those beside it.
@@ -176,7 +195,7 @@ class Runs:
             seen = self.watch(steps, REPEATS, limit, late)
             trials += seen.trials()
             if seen.reached:
-                best, limit = seen.trial(seen.best), min(limit, seen.means.shape[1] - 1)
+                best, limit = seen.trial(seen.best), min(limit, seen.levels.shape[1] - 1)
             edge = seen.falls_at_edge
             off = not (seen.reached or edge) and seen.lowest > (OFF if ratio <= NEAR else FAR_OFF) * self.target
             if late() or off or (not seen.reached and best is not None) or (not edge and ratio < NEAR):

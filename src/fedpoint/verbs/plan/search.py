@@ -321,7 +321,7 @@ class Search:
 
     def runs_are_faster(self, f: Forecast) -> bool:
         """Models are so large that runs take less time than their forecast."""
-        return f.noise_if_settled == "columns" and not f.noiseless and self.goal.confidence is None
+        return f.noise_if_settled == "columns" and not f.noiseless
 
     def _first_place(self, method: Method, grid: Sequence[int], scheme: Participation) -> int:
         """Where in a grid of local steps to look first: in the middle; where settings are run, at the fewest, which
@@ -339,7 +339,7 @@ class Search:
         """The same where models are so large that runs take less time than forecasts."""
         most = self.most_steps if counts_steps(method(guess, E)) else E
         asked = self.asked(method, guess, most).replace(participation=scheme)
-        runs = Runs(asked, lambda step: method(step, E), self.goal.measure, self.aim(False))
+        runs = Runs(asked, lambda step: method(step, E), self.goal, self.aim(False))
         self.dear[method.title] = False
         close = self.steps.get((E, id(scheme)), guess)  # a good step, unless nothing is known yet
         late = self.late if self.seen > 1 else lambda: False  # one setting is looked at whatever the time
