@@ -106,7 +106,7 @@ def test_command_for_people(tmp_path, monkeypatch):
     assert result.exit_code == 0
     assert (tmp_path / "new" / "observation-1.svg").read_bytes().startswith(b"<?xml")
     assert f"Picture: {tmp_path / 'new' / 'observation-1.svg'}" in result.stdout
-    assert "the floor is" in result.stdout and "Not at the steady state after 40 rounds" in result.stdout
+    assert "the floor is" in result.stdout and "The steady state is not reached after 40 rounds" in result.stdout
     assert re.search(r"ratio +apart", result.stdout) and "how many standard errors" in result.stdout
     lines = [re.fullmatch(r"observation-1: [01] of 2 settings done, now (.*)", x) for x in result.stderr.splitlines()]
     assert {line[1] for line in lines} == {"K = 100, L = 100, E = 1, spread 0", "K = 100, L = 100, E = 1, spread 0.1"}

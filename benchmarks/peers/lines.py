@@ -37,7 +37,7 @@ class Line:
             late = not self._limit.is_alive()
             self.close()
             error = f"not done after {self._seconds:.0f} s" if late else last_words(Path(self._log.name))
-            raise RuntimeError(error or "it ended without a word")
+            raise RuntimeError(error or "it ended without a message")
         return json.loads(line)
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ def scaffold(sign: float = 1.0, whole: bool = False, weighted: bool = False) -> 
 def fednova(models: bool = False, scaled: bool = False) -> Loop:
     """FedNova with plain means of normalised changes, and of numbers of steps.
 
-    models: the weights are there, p_k tau / tau_k, but put on models in the place of changes; they do not sum to one.
+    models: the weights are there, p_k tau / tau_k, but put on models in place of changes; they do not sum to one.
     scaled: a selection's mean change is multiplied by K / L on top of being a mean.
     """
 

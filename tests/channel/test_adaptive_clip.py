@@ -158,7 +158,7 @@ def test_where_it_has_no_place():
     clip = fp.channel.AdaptiveClip(1.0)
     with pytest.raises(fp.FedpointError, match="has no forecast"):
         fp.forecast(fp.FedAvg(0.1), QUAD, channel=clip)
-    with pytest.raises(fp.FedpointError, match="which a network has not"):
+    with pytest.raises(fp.FedpointError, match="which a network lacks"):
         fp.Experiment(fp.FedGD(0.1, coupling=1.0), QUAD, network=fp.Network.ring(4), channel=clip)
     with pytest.raises(fp.FedpointError, match=r"examine fp\.channel\.Clip"):
         fp.privacy.certify(fp.channel.Chain((clip, fp.channel.Gaussian(1.0))), fp.Privacy(1.0, 1e-5))

@@ -132,7 +132,7 @@ def test_noise_at_agents_is_credited_to_memories():
     run = fp.run(fp.Scaffold(step=0.2, local_steps=3), QUAD, rounds=400, participation=2, channel=channel, repeats=50)
     early, late = (run.error[:, i].mean() for i in (200, 400))
     assert late < 2 * early
-    with pytest.raises(fp.FedpointError, match="would walk away"):
+    with pytest.raises(fp.FedpointError, match="would drift away"):
         fp.run(fp.Scaffold(step=0.2), QUAD, 1, channel=[Clip(1.0), Gaussian(0.5)])
 
 

@@ -231,7 +231,7 @@ def test_sums_of_whole_numbers_do_not_wrap_around():
 
 
 def test_overflow_is_refused_or_seen():
-    with pytest.raises(fp.FedpointError, match="8 bits have no room for the sum of 300 agents"):
+    with pytest.raises(fp.FedpointError, match="8 bits cannot hold the sum of 300 agents"):
         FixedPoint(8, range=1.0, agents=300)
     with pytest.raises(fp.FedpointError, match="room for the sum of 2 agents, but there are 3"):
         fp.run(fp.FedAvg(step=0.1), QUAD, 1, channel=FixedPoint(16, range=1.0, agents=2))

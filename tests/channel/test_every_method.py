@@ -58,7 +58,7 @@ def reason(method, channel):
     """Why they must not go together; empty where they may."""
     if method.divides() and channel in SCALES:
         return "divides by the sum"
-    return "would walk away" if method.conserves_a_sum() and channel == "gaussian at the hub" else ""
+    return "would drift away" if method.conserves_a_sum() and channel == "gaussian at the hub" else ""
 
 
 def try_together(name, channel, rounds):

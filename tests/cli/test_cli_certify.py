@@ -101,10 +101,10 @@ def test_json_carries_verdict_and_reason_and_nothing_that_the_file_prints(cli, f
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mine.py"], "name a file and what is in it"),
+        (["mine.py"], "give FILE:NAME"),
         (["other.py:right"], "there is no file other.py"),
         (["mine.py:rigth"], "did you mean 'right'"),
-        (["mine.py:right", "--set", "step"], "--set takes NAME=VALUE"),
+        (["mine.py:right", "--set", "step"], "--set expects NAME=VALUE"),
         (["mine.py:STEP"], "subject must be an Algorithm, an Experiment or a function; got 0.05"),
         (["mine.py:np"], "subject must be an Algorithm, an Experiment or a function; got"),
         (["mine.py:NotOne"], "NotOne is not an fp.Algorithm"),
@@ -129,7 +129,7 @@ BAD_FILES = {
     "exception": ("x = [1]\n\ny = x[3]\n", "IndexError: list index out of range (bad.py, line 3: y = x[3])"),
     "below": ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero (bad.py, line 2:"),
     "ours": ("import fedpoint as fp\nm = fp.FedAvg(step=-1.0)\n", "(bad.py, line 2: m = fp.FedAvg(step=-1.0))"),
-    "exit": ("import sys\nsys.exit(0)\n", "it ends the program (bad.py, line 2: sys.exit(0)); put what"),
+    "exit": ("import sys\nsys.exit(0)\n", "it exits the program (bad.py, line 2: sys.exit(0)); put what"),
     "beside": ("import crooked\n", "invalid syntax (crooked.py, line 2: y = = 1)"),
 }
 

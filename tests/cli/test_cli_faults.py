@@ -365,7 +365,7 @@ def test_a_clock_that_goes_backwards(cli, half, whole, monkeypatch):
     events = RunFolder.open(half).events()
     assert events[-1]["event"] == "finished" and events[-1]["time"] < events[-2]["time"] < events[0]["time"]
     same_bits(half, whole)
-    assert "finished already" in resume(cli).stderr
+    assert "already finished" in resume(cli).stderr
 
 
 # Ctrl-C.

@@ -158,7 +158,7 @@ def test_files_that_are_none(cli, tmp_path):
         ({"participation": 0}, "must be at least 1"),
         ({"participation": 1.5}, "must be a number of agents, the name of a scheme, or a table"),
         ({"participation": {"scheme": "byweight"}}, "ByWeight needs count"),
-        ({"participation": {"count": 2, "probability": 1.5}}, "above 0 and at most at 1"),
+        ({"participation": {"count": 2, "probability": 1.5}}, "above 0 and at most 1"),
         ({"participation": {"count": 2, "keep": 1}}, "give either a probability or a trace"),
         ({"participation": {"count": 2, "trace": "none.csv"}}, "availability trace none.csv"),
         ({"participation": []}, "the list is empty"),

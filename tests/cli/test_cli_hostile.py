@@ -1,5 +1,5 @@
 """What comes from elsewhere leads nowhere and blocks nobody: links, pipes, sockets, devices and files without an end,
-in the place of every file of a run folder and of every file that a user names, for every command."""
+in place of every file of a run folder and of every file that a user names, for every command."""
 
 import contextlib
 import os

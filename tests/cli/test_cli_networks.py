@@ -95,7 +95,7 @@ def test_python_objects_state_themselves_and_come_back(tmp_path):
         ('name = "fedrelax"', 'name = "scaffold"\nstep = 0.1', "unknown key"),
         ('{kind = "random", degree = 2}', "{edges = [[0, 1], [1, 1]]}", "edge to itself"),
         ('{kind = "random", degree = 2}', "{edges = [[0, 1], [1, 9]]}", "9"),
-        ("rounds = 20", "rounds = 20\nparticipation = 3", "a schedule says who works"),
+        ("rounds = 20", "rounds = 20\nparticipation = 3", "a schedule already says who takes part"),
         ('{kind = "partially_asynchronous", bounded = 3, loss = 0.3}', '{kind = "replay", file = "no.csv"}', "no.csv"),
     ],
 )

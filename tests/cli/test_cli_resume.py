@@ -46,7 +46,7 @@ def test_ctrl_c(cli, toml, whole):
 def test_resume_of_a_finished_run(cli, toml):
     cli("run", toml(TEXT), "--folder", "r", "--no-figure", "--rounds", 50)
     result = cli("resume", "r", "--no-figure")
-    assert "finished already: go on to more rounds with --rounds" in result.stderr and "50" in result.stdout
+    assert "already finished: continue to more rounds with --rounds" in result.stderr and "50" in result.stdout
     cli("resume", "r", "--no-figure", "--rounds", 120)
     cli("run", toml(TEXT), "--folder", "longer", "--no-figure", "--rounds", 120)
     same_bits("r", "longer")
@@ -123,7 +123,7 @@ def test_a_tolerance_is_kept_and_can_be_overruled(cli, toml):
     cli("run", toml("stop = 0.05\n" + TEXT), "--folder", "r", "--no-figure", "--rounds", 5000)
     end = int(fp.load("r").rounds[-1])
     assert 0 < end < 5000
-    assert "finished already" in cli("resume", "r", "--no-figure").stderr
+    assert "already finished" in cli("resume", "r", "--no-figure").stderr
     cli("resume", "r", "--no-figure", "--rounds", end + 100)
     assert fp.load("r").rounds[-1] == end + 100
 

@@ -46,6 +46,8 @@ def test_examples_are_listed_and_copied_with_their_data(cli):
     assert "examples/table.toml already exists" in cli("examples", "lab", "table", status=2).stderr
     assert not Path("examples/lab.toml").exists()  # all or nothing
     assert "did you mean 'drift'" in cli("examples", "drfit", status=2).stderr
+    assert "give --out ." in cli("examples", "drift", ".", status=2).stderr and not Path("drift.toml").exists()
+    assert cli("examples", "drift.toml").stdout.split() == ["examples/drift.toml"]
     cli("examples", "--all", "--out", "copies")
     copied = {path.relative_to("copies") for path in Path("copies").rglob("*") if path.is_file()}
     ours = {path.relative_to(ROOT / "examples") for path in (ROOT / "examples").rglob("*") if path.is_file()}

@@ -308,7 +308,7 @@ def test_hosts_that_do_not_come_together_are_told_why(tmp_path):
     more = ("--folder", tmp_path / "run", "--no-figure", "--patience", "240")
     port = _free_port()
     refused([host(file, i, port, *more) for i, file in enumerate(files)], "another experiment")
-    refused([host(files[0], 0, _free_port(), *more[:-1], "5")], "not all of the 2 processes came to 127.0.0.1")
+    refused([host(files[0], 0, _free_port(), *more[:-1], "5")], "not all of the 2 processes reached 127.0.0.1")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -149,7 +149,7 @@ def test_one_file_per_agent_and_partitions():
     [
         ({"file": None}, "problem: give either file, or files"),
         ({"files": "*.csv"}, "problem: give either file, or files"),
-        ({"agent": None}, "whose rows are they? Give agent = COLUMN, or a partition"),
+        ({"agent": None}, "which agent does a row belong to? Give agent = COLUMN, or a partition"),
         ({"partition": {"kind": "iid", "agents": 3}}, "a partition assigns rows to agents"),
         ({"agent": None, "partition": {"kind": "iid"}}, "missing the number of agents"),
         ({"agent": None, "partition": {"kind": "iid", "agents": 3, "alpha": 1.0}}, "iid has no alpha"),

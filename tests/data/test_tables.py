@@ -173,7 +173,7 @@ def test_gaps_are_filled_with_the_mean_of_all_agents(loans):
     same(dropped, read_table(gaps.dropna(), "default", "bank"))
     gaps.loc[gaps["bank"] == "east", "age"] = np.nan
     dropped = read_table(gaps, "default", "bank", missing="drop")
-    assert dropped.notes[1] == "agents of whom no row is left: east" and set(dropped.groups) == {"north", "south"}
+    assert dropped.notes[1] == "agents without any row left: east" and set(dropped.groups) == {"north", "south"}
 
 
 def test_constant_columns_are_left_out(loans):
@@ -258,15 +258,15 @@ GOOD = HEAD + "a,1,2,3\nb,2,1,4.5\nb,3,4,5\n"
             {},
             [
                 "t.csv: row 2, column 'z' is 'x', not a number (and 1 more cell)",
-                't.csv: row 4, column \'x\' is empty: fill it in, or say missing = "mean" or "drop"',
-                "t.csv: row 5, column 'y' is NA: fill it in, or say missing = \"drop\"",
-                "t.csv: row 6, column 'k' is empty: fill it in, or say missing = \"drop\"",
+                't.csv: row 4, column \'x\' is empty: fill it in, or set missing = "mean" or "drop"',
+                "t.csv: row 5, column 'y' is NA: fill it in, or set missing = \"drop\"",
+                "t.csv: row 6, column 'k' is empty: fill it in, or set missing = \"drop\"",
             ],
         ),
         (
             HEAD + "a,1,2,3\nb,,2,\n",
             {"missing": "mean"},
-            ["row 2, column 'y' is empty: fill it in, or say missing = \"drop\""],
+            ["row 2, column 'y' is empty: fill it in, or set missing = \"drop\""],
         ),
         (HEAD + "a,,2,3\nb,,2,\n", {"missing": "drop"}, ["every row has a missing value"]),
         (HEAD + "a,1,2,3\nb,17,c,4\nb,3,d,5\n", {}, ["row 1, column 'z' is 2, a number among words: name it in categ"]),
@@ -292,8 +292,12 @@ GOOD = HEAD + "a,1,2,3\nb,2,1,4.5\nb,3,4,5\n"
             {"target": "Y", "agent": "q", "features": ["xx"], "leave_out": ["zz"]},
             ["no column 'Y': did you mean 'y'?", "no column 'q': Known:", "no column 'xx': did you", "no column 'zz':"],
         ),
-        ("k;x;y\na;1;2\nb;2;3.5\n", {}, ["no column 'y': its header is one word, 'k;x;y': say separator = ';'", "'k'"]),
-        (GOOD, {"agent": None}, ["whose rows are they? Name the agent column, or a partition"]),
+        (
+            "k;x;y\na;1;2\nb;2;3.5\n",
+            {},
+            ["no column 'y': its header is a single word, 'k;x;y': set separator = ';'", "'k'"],
+        ),
+        (GOOD, {"agent": None}, ["which agent does a row belong to? Give agent="]),
         (GOOD, {"agent": "y"}, ["cannot be both the target and the agent"]),
         (GOOD, {"leave_out": ["x", "z"]}, ["no column besides 'y' and 'k' to learn from"]),
         (GOOD, {"missing": "median"}, ["unknown missing 'median': did you mean 'mean'?"]),
@@ -312,7 +316,7 @@ GOOD = HEAD + "a,1,2,3\nb,2,1,4.5\nb,3,4,5\n"
             {"model": "linear"},
             ["'y' holds words ('yes'): a linear model needs numbers"],
         ),
-        (HEAD + "a,1,c,yes\nb,2,d,yes\n", {}, ["'y' is always yes: there is nothing to tell apart"]),
+        (HEAD + "a,1,c,yes\nb,2,d,yes\n", {}, ["'y' is always yes: a classifier needs at least two"]),
         (HEAD + "a,1,1,0\nb,1,1,1\nb,1,1,1\n", {}, ["every feature is constant"]),
     ],
 )
@@ -367,7 +371,7 @@ def test_one_file_per_agent():
         read_table("s/*.csv", "y")
     assert str(caught.value).split("\n") == [
         "s/b.csv: row 1, column 'x' is 'q', not a number",
-        "s/b.csv: row 1, column 'y' is empty: fill it in, or say missing = \"drop\"",
+        "s/b.csv: row 1, column 'y' is empty: fill it in, or set missing = \"drop\"",
         "s/c.csv has no rows: give at least one below the header",
     ]
     Path("s/c.csv").unlink()
@@ -406,8 +410,8 @@ def test_parquet(monkeypatch):
         read_table("t.parquet", "y", "k")
     assert [line.split(": ", 1)[1] for line in str(caught.value).split("\n")] == [
         "column 'when' holds duration[ms]: numbers, words, dates and truth values can be read",
-        'row 3, column \'flag\' is empty: fill it in, or say missing = "mean" or "drop"',
-        'row 2, column \'x\' is empty: fill it in, or say missing = "mean" or "drop"',
+        'row 3, column \'flag\' is empty: fill it in, or set missing = "mean" or "drop"',
+        'row 2, column \'x\' is empty: fill it in, or set missing = "mean" or "drop"',
     ]
     table = read_table("t.parquet", "y", "k", leave_out=["when"], missing="mean", scale=False)
     assert table.y.tolist() == [1.0, 2.0, 2.5] and table.groups.tolist() == [1, 2, 2]

@@ -66,7 +66,9 @@ def test_agents_not_heard_by_their_weights(rng):
     X = rng.normal(size=(100, 2))
     y = X @ [1.0, -1.0] + np.where(groups == 0, 3.0 * X[:, 0], 0.0)
     model = FederatedRegressor("fedavg", participation=fp.Uniform(1, plain=True), rounds=300)
-    with pytest.warns(ConvergenceWarning, match=r"not heard by their weights.* Take another participation="):
+    with pytest.warns(
+        ConvergenceWarning, match=r"not heard in proportion to their weights.* Use another participation="
+    ):
         model.fit(X, y, groups=groups)
 
 

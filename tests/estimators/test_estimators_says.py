@@ -158,7 +158,7 @@ def test_attributes_come_with_a_fit(rows):
     [
         ({"algorithm": "scafold"}, "did you mean 'scaffold'"),
         ({"algorithm": 3}, "algorithm must be an Algorithm, a string or None; got 3"),
-        ({"algorithm": "fedgd"}, "runs on a network: take NetworkRegressor"),
+        ({"algorithm": "fedgd"}, "runs on a network: use NetworkRegressor"),
         ({"algorithm": fp.FedGD(step=0.1, coupling=1.0)}, "runs on a network"),
         ({"algorithm": "qfedavg"}, "q-FedAvg also needs q"),
         ({"rounds": 0}, "rounds must be a whole number"),

@@ -80,13 +80,13 @@ def test_who_is_heard_otherwise_than_by_weight_ends_elsewhere(rows):
     """A plain mean of unequal agents: nothing is promised of it."""
     model = fitted(rows, "fedavg", 0, participation=fp.Uniform(2, plain=True), rounds=30, random_state=0)
     assert set(model.forecast_.left_out) == {"limit", "bias", "rate", "floor"}
-    assert model.forecast_.left_out["limit"] == "agents are not heard by their weights"
+    assert model.forecast_.left_out["limit"] == "agents are not heard in proportion to their weights"
 
 
 def test_other_methods_have_none_and_say_where_it_is(rows):
     model = fitted(rows, fp.FedNova(step=0.01, local_steps=2), 0, rounds=5)
     assert model.forecast_ is None
-    assert "fp.forecast(model.algorithm_, model.problem_) makes it" in model.forecast_reason_
+    assert "fp.forecast(model.algorithm_, model.problem_) computes it" in model.forecast_reason_
 
 
 def test_it_is_made_when_asked_for_and_once(rows, monkeypatch):

@@ -62,7 +62,7 @@ def test_a_run_folder_is_a_file_of_one_experiment(tmp_path):
 
 def test_what_a_file_cannot_hold_is_said(tmp_path):
     e = fp.Experiment(fp.FedAvg(step=0.1), QUADRATIC, metrics={"far": lambda state: state.model.sum()})
-    with pytest.warns(NotRebuildable, match=r"metrics.far: .*<lambda> is inside of a function"):
+    with pytest.warns(NotRebuildable, match=r"metrics.far: .*<lambda> is defined inside a function"):
         fp.write(tmp_path / "e.toml", e)
     with pytest.raises(Mistakes, match=r"metrics: .*<lambda>"):
         fp.read(tmp_path / "e.toml")

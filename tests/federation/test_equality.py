@@ -91,7 +91,7 @@ def test_every_method_of_the_catalogue_is_here():
     without = [name for name in METHODS if f"{name}, late" not in every_method() and name not in TWICE]
     assert sorted(without) == sorted([*IN_STEP, "fednewton", "scafflsa", "scaffnew"])
     own = dict.fromkeys(IN_STEP, "its corrections cancel over the nodes") | {"fednewton": "leads to their own minimum"}
-    own["push_sum"] = "what nodes hand on adds up to what they had only"
+    own["push_sum"] = "its sums are conserved only if"
     for name in without:
         reason = own.get(name, "its corrections stay balanced")
         with pytest.raises(fp.FedpointError, match=f"needs everybody: .*{reason}"):

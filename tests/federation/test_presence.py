@@ -107,7 +107,7 @@ def test_status_names_who_is_not_there_and_since_when():
     found = {"sites": ["a"], "unheard": {"b": 7.2}, "jobs": []}
     assert status_lines(study, found) == [
         "trial at localhost:8102: 1 of 3 sites approved and connected",
-        "b: not heard of for 7 s",
+        "b: silent for 7 s",
         "c: not connected",
         "nothing runs",
     ]

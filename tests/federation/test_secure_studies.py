@@ -252,7 +252,7 @@ class Curious(StudyHub):
 
 
 class ForgedKey(Curious):
-    """Its own mask key in the place of b's: it would know the masks that a and b have in common."""
+    """Its own mask key in place of b's: it would know the masks that a and b have in common."""
 
     def change(self, arrays):
         members = unpacked_keys(arrays, self.sites)

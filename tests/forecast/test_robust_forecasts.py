@@ -106,9 +106,9 @@ def test_scaffold_with_a_robust_total_is_biased_and_wanders():
     np.testing.assert_allclose(f.limit, run.model[0], atol=1e-6)
     assert f.bias > 0.1
     assert any("biased even if nobody lies" in note for note in f.notes)
-    with pytest.raises(fp.FedpointError, match="with noise the model wanders off: there is no limit to forecast"):
+    with pytest.raises(fp.FedpointError, match="with noise the model drifts away: there is no limit to forecast"):
         fp.forecast(method, NOISY, **options)
-    with pytest.warns(UserWarning, match="wanders off"):
+    with pytest.warns(UserWarning, match="drifts away"):
         errors = fp.run(method, NOISY, 2000, repeats=32, record_every=500, **options).error.mean(axis=0)
     assert errors[4] > 2 * errors[1] and errors[2] > errors[1]
 

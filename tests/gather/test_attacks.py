@@ -355,7 +355,7 @@ def test_in_the_words_of_files(tmp_path):
 REFUSED = {
     "nobody": (lambda: fp.attack.SignFlip([]), "agents must name at least one agent"),
     "half of one": (lambda: fp.attack.SignFlip([1.5]), "agents must be a list of whole numbers"),
-    "negative": (lambda: fp.attack.SignFlip([-1]), "numbers of agents, from 0"),
+    "negative": (lambda: fp.attack.SignFlip([-1]), "agent numbers, counted from 0"),
     "no length": (lambda: fp.attack.SignFlip([1], scale=0.0), "SignFlip: scale must be above 0"),
     "no rows": (lambda: fp.attack.FalseRows([1], 0.0), "FalseRows: factor must be above 0"),
     "who is not there": (

@@ -13,7 +13,7 @@ from fedpoint.core.steps import at
 
 
 def coupled(base, pull):
-    """The base with another coupling: pull(self, w, near) in the place of sum_j A_ij (w - w_j)."""
+    """The base with another coupling: pull(self, w, near) in place of sum_j A_ij (w - w_j)."""
 
     class Pulled(base):
         def local(self, near, w, agent):
@@ -157,7 +157,7 @@ class Uncorrected(fp.ExactDiffusion):
 
 @mutant("exact_diffusion", "path")
 class Unhalved(fp.ExactDiffusion):
-    """Averages with W in the place of (I + W)/2, as for plain diffusion."""
+    """Averages with W in place of (I + W)/2, as for plain diffusion."""
 
     def read(self, near, own):
         return mixed(near, own.told)

@@ -261,8 +261,8 @@ def test_running_means_of_shared_parts():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fp.Extrapolated(fp.FedRelax(1.0)), "FedRelax takes no step that could be halved"),
-        (lambda: fp.Extrapolated(fp.FedProx(0.1, exact=True)), "FedProx takes no step that could be halved"),
+        (lambda: fp.Extrapolated(fp.FedRelax(1.0)), "FedRelax has no step that could be halved"),
+        (lambda: fp.Extrapolated(fp.FedProx(0.1, exact=True)), "FedProx has no step that could be halved"),
         (
             lambda: fp.run(fp.Extrapolated(fp.Scaffnew(0.1, probability=0.5)), bowls(), participation=2),
             "Scaffnew cannot run with participation Uniform",

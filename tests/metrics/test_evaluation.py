@@ -141,7 +141,7 @@ def test_a_function_and_the_metric_that_is_watched():
             "'0' is an agent of the problem",
         ),
         (lambda: fp.run(FEDAVG, PROBLEM, 4).extend(8, evaluate=AT), "begun without an fp.Evaluation"),
-        (lambda: fp.run(FEDAVG, PROBLEM, 4).best, "nobody watched this run"),
+        (lambda: fp.run(FEDAVG, PROBLEM, 4).best, "this run was not evaluated"),
     ],
 )
 def test_mistakes(make, message):

@@ -139,8 +139,8 @@ def test_mistakes_in_a_file_of_edges(tmp_path, text, said):
         ('network = {kind = "clusters", count = 7}', "7 clusters, but there are 6 agents"),
         ('network = {kind = "knn", k = 6, of = "models"}', "there are 6 nodes: take k below that"),
         ('network = {kind = "knn", k = 1, points = [[0.0], [1.0]]}', "2 points, but there are 6 agents"),
-        ('network = {edges = [["ann", 2]]}', "edges name nodes that are not there: ann"),
-        ("network = {edges = [[0, 6]]}", "names a node that is not there; nodes are 0 to 5"),
+        ('network = {edges = [["ann", 2]]}', "edges name nodes that do not exist: ann"),
+        ("network = {edges = [[0, 6]]}", "names a node that does not exist; nodes are 0 to 5"),
     ],
 )
 def test_what_does_not_fit_the_agents(text, message):

@@ -315,7 +315,7 @@ SCHEMES = [
     (Odd, r"Odd\.tick uses a Python if.*\(test_own_mistakes\.py, line \d+: return super"),
     (Outside, r"Outside\.tick: agents must be numbers from 0 to 2; got \[2 3\] in round 2"),
     (Twice, r"Twice\.tick: agents that are heard must all be different; got \[0 0\] in round 0"),
-    (Silent, r"Silent does not say who works: write tick\(self, key, p, round\)"),
+    (Silent, r"Silent does not say who works: define tick\(self, key, p, round\)"),
 ]
 
 

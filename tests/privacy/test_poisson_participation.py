@@ -169,7 +169,7 @@ def test_a_file_says_it():
     ("make", "said"),
     [
         (lambda: fp.participation.Poisson(0.0), "above 0"),
-        (lambda: fp.participation.Poisson(1.5), "at most at 1"),
+        (lambda: fp.participation.Poisson(1.5), "at most 1"),
         (lambda: fp.participation.Poisson(0.5, places=0), "places must be at least 1"),
         (
             lambda: fp.Experiment(fp.FedAvg(0.1), fp.problems.Quadratic(1.0, [[0.0]]), participation="poisson"),

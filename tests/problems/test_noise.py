@@ -134,7 +134,7 @@ def test_cross_covariance_is_that_of_draws_with_the_same_sample(name):
 
 
 def test_what_is_not_symmetric_shows():
-    """R x y'R in the place of R y x'R has the same symmetric part, which is all that C(w) tells by polarisation."""
+    """R x y'R in place of R y x'R has the same symmetric part, which is all that C(w) tells by polarisation."""
     problem = build("stream, covariances", True)
     w, v = (random_model(problem, seed) for seed in (2, 3))
     right = cross(problem, w, v)

@@ -75,7 +75,7 @@ def test_the_leader_sees_who_is_there_and_what_came_of_it(made):
     view = LeaderSource(lead, root / "run" / "hub").look()
     assert (view["state"], view["round"], view["rounds"], view["lead"]) == ("ended", 4, 4, "The study has ended.")
     sites = {row[0]: row for row in view["sections"][0]["table"][1:]}
-    assert sites["north"][1] == "connected" and sites["south"][1] == "not heard of for 7 s"
+    assert sites["north"][1] == "connected" and sites["south"][1] == "silent for 7 s"
     assert sites["north"][2] == "50 %" and sites["north"][-1] == "yes"
     rounds = next(one for one in view["sections"] if one["heading"] == "Last rounds")["table"]
     assert [row[0] for row in rounds[1:]] == ["3", "2", "1", "0"] and rounds[1][2] == "north, south"

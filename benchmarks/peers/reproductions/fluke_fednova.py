@@ -1,4 +1,4 @@
-"""fluke: FedNova puts its normalising weights on models in the place of changes; they do not sum to one. Two clients
+"""fluke: FedNova puts its normalising weights on models in place of changes; they do not sum to one. Two clients
 that are at their common optimum already, with 1 and 4 batches, move away from it."""
 
 import sys

@@ -51,7 +51,7 @@ class APFL(Beside):
         lecture="",
         references=(DENG,),
         limit="each agent's own minimum, whatever the mixture: with exact fields this is learning alone, more slowly",
-        fails="long runs: the common model helps on the way and against noise, and not in the limit",
+        fails="long runs: the common model helps early and against noise, but not in the limit",
     )
     exact_moments = True
     goal = "each agent's own minimum"
@@ -75,7 +75,7 @@ class APFL(Beside):
         return fixed_point(self, problem)
 
     def why_no_aim(self, problem: Problem, network: Network | None) -> str:
-        return "the agents' own minima are not unique, or known for linear problems only"
+        return "the agents' own minima are known only for linear problems, and only where they are unique"
 
     def forms(self) -> Mapping[str, Form]:
         return {"fixed_point": fixed_point, "rate": rate}

@@ -30,7 +30,7 @@ class Mean(NamedTuple):
 
 
 class Averaged(Wrapped):
-    r"""The mean of the models of all rounds after `burn_in`, in the place of the last one.
+    r"""The mean of the models of all rounds after `burn_in`, in place of the last one.
 
     $$\bar w_t = \bar w_{t-1} + \frac{1}{t - B} (w_t - \bar w_{t-1}), \qquad t > B$$
 
@@ -54,11 +54,11 @@ class Averaged(Wrapped):
     card = Card(
         name="averaged",
         title="Averaged",
-        summary="around another method: what is read is the mean of its models after a burn-in",
+        summary="wraps another method; the model is the mean of its models after a burn-in",
         lecture="",
         references=(POLYAK,),
         limit="the inner method's",
-        fails="short runs: the mean still knows of the start",
+        fails="short runs: the mean still remembers the start",
     )
 
     exact_moments = True

@@ -37,8 +37,8 @@ class Carried(Wrapped):
         inner, title = self.inner, self.inner.card.title
         if inner.chains > 1 or inner.coupled or inner.proximal or inner.mixes:
             raise FedpointError(
-                f"{title} does not take local steps from one model that a hub holds, and cannot carry the state of a "
-                "network along: use a method with local steps, such as FedAvg, FedProx or Scaffold"
+                f"{title} cannot train a network that has a state, such as batch statistics: use a method with local "
+                "steps, such as FedAvg, FedProx or Scaffold"
             )
 
     def init(self, w: Model) -> tuple[State, State]:
@@ -86,7 +86,7 @@ class Carried(Wrapped):
         return self.inner.invariants(hub[0], memory, p)  # type: ignore[arg-type]
 
     def why_no_forecast(self) -> str:
-        return "the state that a network carries along moves by no field that a forecast could follow"
+        return "the network has a state, such as batch statistics, which follows no field and so cannot be forecast"
 
     def averages_descent(self) -> bool:
         return False

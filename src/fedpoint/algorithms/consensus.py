@@ -55,8 +55,8 @@ class Corrected(Consensus):
         if timing.in_step:
             return ""
         return (
-            f"{self.card.title} cannot run with {timing.names()[0]}: its corrections cancel over the nodes only where "
-            "all work in every tick and hear what is fresh. Leave out schedule=, or use Diffusion."
+            f"{self.card.title} cannot run with {timing.names()[0]}: its corrections cancel over the nodes only if "
+            "all of them work in every tick and no message is late. Leave out schedule=, or use Diffusion."
         )
 
 

@@ -48,8 +48,8 @@ class Ditto(Beside):
         summary="beside FedAvg each agent learns a model of its own, held near the common one by a proximal term",
         lecture="",
         references=(DITTO,),
-        limit="for each agent the minimum of its loss and the pull to the common model, which is FedAvg's",
-        fails="a pull that is not tuned: agents with few rows want a long one, agents that differ a short one",
+        limit="each agent: the minimum of its loss and the pull to the common model, which is FedAvg's",
+        fails="an untuned pull: agents with few rows need a strong one, agents that differ a weak one",
     )
     exact_moments = True
     goal = "each agent's minimum of its loss and the pull to w*"
@@ -63,7 +63,7 @@ class Ditto(Beside):
         return held(problem, linear.solution(problem), self.pull)
 
     def why_no_aim(self, problem: Problem, network: Network | None) -> str:
-        return "the agents' best models are known for linear problems only"
+        return "the agents' best models are known only for linear problems"
 
     def forms(self) -> Mapping[str, Form]:
         return {"fixed_point": fixed_point, "rate": rate}

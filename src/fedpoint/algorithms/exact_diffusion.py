@@ -51,7 +51,7 @@ class ExactDiffusion(Corrected):
         lecture="",
         references=(YUAN,),
         limit="w* with one local step; with more, FedAvg's point",
-        fails="with much noise on a dense network, where plain diffusion settles lower; out of step",
+        fails="much noise on a dense network, where plain diffusion settles lower; asynchronous schedules",
     )
     exact_moments = True
 

@@ -43,11 +43,11 @@ class Extra(Corrected):
     card = Card(
         name="extra",
         title="EXTRA",
-        summary="gradient steps over a network, with the difference of two ticks in the place of each",
+        summary="gradient steps over a network, corrected by the difference of two successive ticks",
         lecture="",
         references=(SHI,),
         limit="w*",
-        fails="with noise, where ExactDiffusion takes longer steps; out of step",
+        fails="noise, where ExactDiffusion takes longer steps; asynchronous schedules",
     )
     exact_moments = True
 

@@ -55,10 +55,11 @@ class Extrapolated(Wrapped):
     card = Card(
         name="extrapolated",
         title="Extrapolated",
-        summary="around another method: its step and half of it on the same samples, and the line through both",
+        summary="wraps another method: runs it with its step and half of it on the same samples, and extrapolates to "
+        "step 0",
         lecture="",
         references=(DIEULEVEUT,),
-        limit="the inner method's without the part proportional to the step",
+        limit="the inner method's, without the part proportional to the step",
         fails="long steps, where the bias is not proportional to them; twice the messages and evaluations, and as slow "
         "as half the step",
     )
@@ -69,7 +70,7 @@ class Extrapolated(Wrapped):
         self.check_one_exchange()
         inner = self.inner
         if inner.proximal or inner.longer(0.5) is None:
-            raise FedpointError(f"Extrapolated: {inner.card.title} takes no step that could be halved")
+            raise FedpointError(f"Extrapolated: {inner.card.title} has no step that could be halved")
 
     @property
     def _halved(self) -> Algorithm:
@@ -129,7 +130,7 @@ class Extrapolated(Wrapped):
         return 2 * self.inner.chains
 
     def composition(self) -> Composition:
-        words = "twice the models with half the step less those with the step"
+        words = "twice the models with half the step, minus those with the full step"
         return Composition((self.inner, self._halved), lambda whole, half: 2.0 * half - whole, words)
 
     def averaging(self) -> Averaging | None:

@@ -74,8 +74,8 @@ class FedAvg(Algorithm):
         lecture="000 (57)-(59), 001, 004 (2)-(6)",
         references=(MCMAHAN, LI_CONVERGENCE),
         limit="biased when agents differ and E > 1",
-        fails="agents that differ and several local steps: it ends elsewhere, the farther the longer the "
-        "local steps; unequal numbers of local steps weigh agents by their work",
+        fails="agents that differ, with several local steps: the limit is off w*, the more the longer the steps; "
+        "unequal numbers of local steps weight agents by their work",
     )
     exact_moments = True
     merges = True

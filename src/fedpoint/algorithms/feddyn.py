@@ -63,7 +63,7 @@ class FedDyn(Algorithm):
         lecture="",
         references=(ACAR,),
         limit="w*, however the local problems are solved",
-        fails="noisy fields, or few that answer, with a small pull: the hub's correction is divided by it",
+        fails="noisy fields or few participants with a small pull, by which the hub's correction is divided",
     )
     exact_moments = True
     merges = True

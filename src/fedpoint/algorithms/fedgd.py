@@ -53,7 +53,10 @@ class OnNetwork(Algorithm):
             limit = placed.step_limit(problem, self.coupling)
         except FedpointError:
             return ". Take a smaller step."
-        return f"; with exact fields and all in step the largest stable step here is {limit:.4g}. Take a smaller step."
+        return (
+            f"; with exact fields and a synchronous schedule the largest stable step here is {limit:.4g}. Take a "
+            "smaller step."
+        )
 
     def aim(self, problem: Problem, network: Network | None) -> Model | None:
         """GTVMin's solution for this coupling; None where it is not unique or cannot be known."""
@@ -145,7 +148,7 @@ class FedSGD(OnNetwork):
         lecture="003 (FedSGD)",
         references=(SARCHESHMEH,),
         limit="near GTVMin's solution; local steps between messages move it",
-        fails="where accuracy counts: noise stays, proportional to the step",
+        fails="high accuracy: noise proportional to the step remains",
     )
     exact_moments = True
 

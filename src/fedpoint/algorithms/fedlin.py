@@ -46,13 +46,14 @@ class FedLin(Algorithm):
     card = Card(
         name="fedlin",
         title="FedLin",
-        summary="local steps along everybody's gradient, which is asked for in every round: no drift, no memories",
+        summary="local steps corrected by the gradient of all agents, which every round asks for first: no drift, no "
+        "memories",
         lecture="",
         references=(MITRA,),
         limit="w*",
-        fails="where messages are dear: two of them in a round; where few answer",
-        restriction="local steps go along everybody's gradient, and that of those who answer points elsewhere: noise "
-        "that they multiply, which moves the limit",
+        fails="expensive messages, two in a round; few participants",
+        restriction="local steps follow the mean gradient of all agents; that of some agents is off, and local steps "
+        "multiply this noise, which moves the limit",
     )
     exact_moments = True
 

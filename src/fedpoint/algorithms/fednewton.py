@@ -98,11 +98,11 @@ class FedNewton(Algorithm):
     card = Card(
         name="fednewton",
         title="FedNewton",
-        summary="agents send gradient and Hessian, or products with it, the hub takes a damped Newton step",
+        summary="agents send gradients and Hessians, or products with them; the hub takes a damped Newton step",
         lecture="",
         references=(NOCEDAL,),
         limit="w*",
-        fails="many parameters of very different scales: products are then many; agents that do not always answer",
+        fails="many parameters of very different scales, which need many products; agents that do not always answer",
         restriction="a Newton step on those who answer leads to their own minimum, not to that of all",
     )
     full = True

@@ -57,7 +57,8 @@ class FedNova(Algorithm):
         lecture="002 (FedNova)",
         references=(WANG_NOVA,),
         limit="w* up to O(step), also with unequal local steps",
-        fails="long local steps: a bias of the order of the step is left; few participants of unequal lengths",
+        fails="long local steps, which leave a bias of the order of the step; few participants with unequal numbers "
+        "of local steps",
     )
     exact_moments = True
 

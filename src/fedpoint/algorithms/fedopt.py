@@ -69,7 +69,7 @@ class FedOpt(Algorithm):
         lecture="",
         references=(REDDI, HSU),
         limit="FedAvg's, when it converges",
-        fails="near the optimum: adaptive steps keep dancing, and no floor is forecast; FedAvg's bias stays",
+        fails="near the optimum: adaptive steps keep oscillating, and no floor is forecast; FedAvg's bias remains",
     )
     exact_moments = True
 

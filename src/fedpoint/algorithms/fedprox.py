@@ -46,8 +46,8 @@ class FedProx(Algorithm):
         summary="local steps held near the received model by a proximal term; stragglers may stop early",
         lecture="003 (FedProx)",
         references=(LI_PROX,),
-        limit="biased when agents differ; the less the larger the pull",
-        fails="as a cure for drift: the pull slows it and moves the limit, and removes nothing of a bias by itself",
+        limit="biased when agents differ; less so with a larger pull",
+        fails="as a cure for drift: the pull slows convergence and moves the limit, but removes no bias by itself",
     )
     exact_moments = True
     merges = True

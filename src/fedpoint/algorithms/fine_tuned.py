@@ -45,10 +45,10 @@ class FineTuned(Beside):
     card = Card(
         name="fine_tuned",
         title="Fine-tuning",
-        summary="FedAvg, from whose model each agent makes its own by some steps of descent",
+        summary="FedAvg, whose model each agent fine-tunes by some steps of its own",
         lecture="",
         references=(CHENG,),
-        limit="for each agent own_steps steps from the common model, which is FedAvg's",
+        limit="each agent: own_steps steps from the common model, which is FedAvg's",
         fails="many own steps at agents with few rows: they forget the others and fit their noise",
     )
     exact_moments = True
@@ -69,7 +69,7 @@ class FineTuned(Beside):
         return tuned(self, problem, linear.solution(problem))
 
     def why_no_aim(self, problem: Problem, network: Network | None) -> str:
-        return "the agents' tuned models are known for linear problems and constant steps only"
+        return "the agents' tuned models are known only for linear problems and constant steps"
 
     def forms(self) -> Mapping[str, Form]:
         return {"fixed_point": fixed_point, "rate": rate}

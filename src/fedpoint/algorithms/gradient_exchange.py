@@ -46,7 +46,7 @@ class GradientExchange(Algorithm):
         lecture="000 (13)-(14), (33)-(34)",
         references=(RIZK,),
         limit="w*",
-        fails="where messages are dear: one of them for every step; steps of 2/delta and more diverge",
+        fails="expensive messages, one for every step; steps of 2/delta or more diverge",
     )
     exact_moments = True
     merges = True

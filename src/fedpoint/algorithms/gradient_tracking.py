@@ -59,7 +59,7 @@ class GradientTracking(Corrected):
         lecture="",
         references=(NEDIC,),
         limit="w*",
-        fails="where messages are dear: they are twice as long as diffusion's; out of step",
+        fails="expensive messages, twice as long as diffusion's; asynchronous schedules",
     )
     exact_moments = True
 

@@ -53,7 +53,7 @@ class Mime(Algorithm):
         lecture="",
         references=(MIME,),
         limit="w*",
-        fails="where messages are dear: two of them in a round; few that answer: c is then the gradient of these few",
+        fails="expensive messages, two in a round; few participants, whose gradient c then is",
     )
 
     step: Number = positive(per_agent=True)

@@ -37,7 +37,7 @@ class ParameterExchange(Algorithm):
         lecture="000 (11)-(12), (31)-(32)",
         references=(RIZK,),
         limit="w*",
-        fails="where messages are dear: one of them for every step, as with gradient exchange",
+        fails="expensive messages, one for every step, as with gradient exchange",
     )
     exact_moments = True
 

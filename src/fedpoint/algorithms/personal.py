@@ -57,7 +57,9 @@ class Personal(Wrapped):
     def check(self) -> None:
         inner, title = self.inner, self.inner.card.title
         if inner.chains > 1:
-            raise FedpointError(f"share=: {title} runs models side by side: its messages are not changes of one model")
+            raise FedpointError(
+                f"share=: {title} runs models side by side, so its messages are not changes of one model"
+            )
         if inner.coupled or inner.proximal:
             raise FedpointError(
                 f"share=: {title} solves for a whole model, and cannot keep parts of it at its agents: use a method "
@@ -168,7 +170,7 @@ class Personal(Wrapped):
     def why_no_aim(self, problem: Problem, network: Network | None) -> str:
         if problem.linear:
             return "the agents' best own parts are not unique"
-        return "where shared and own parts are best together is known for linear problems only"
+        return "the joint optimum of shared and own parts is known only for linear problems"
 
 
 def least(problem: Problem, split: Split, A: np.ndarray, b: np.ndarray) -> Model | None:

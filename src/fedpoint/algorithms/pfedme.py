@@ -53,8 +53,8 @@ class PFedMe(OwnModels):
         summary="gradient steps on the agents' Moreau envelopes; an agent's model is its own proximal point",
         lecture="",
         references=(DINH,),
-        limit="the minimum of the envelopes and the agents' proximal points of it with one local step; with several "
-        "biased, as FedAvg is",
+        limit="with one local step the minimum of the envelopes, and its proximal points; with several biased, as "
+        "FedAvg is",
         fails="several local steps, which drift; proximal problems of large networks, which are solved exactly here",
     )
     exact_moments = True
@@ -89,7 +89,7 @@ class PFedMe(OwnModels):
         return held(problem, least_envelope(self, problem), self.pull)
 
     def why_no_aim(self, problem: Problem, network: Network | None) -> str:
-        return "the envelopes' minimum is not unique, or known for linear problems only"
+        return "the envelopes' minimum is known only for linear problems, and only where it is unique"
 
     def forms(self) -> Mapping[str, Form]:
         return {"fixed_point": fixed_point, "rate": rate}

@@ -55,11 +55,11 @@ class PushSum(Consensus):
     card = Card(
         name="push_sum",
         title="Push-sum",
-        summary="one model over a directed network: shares of sums are handed on, and divided by each other",
+        summary="one model over a directed network: nodes pass on shares of two sums, whose ratio is the model",
         lecture="",
         references=(NEDIC_PUSH,),
         limit="biased by O(step) when nodes differ",
-        fails="where edges go both ways: ExactDiffusion and GradientTracking end at w*; out of step",
+        fails="edges that go both ways, where ExactDiffusion and GradientTracking end at w*; asynchronous schedules",
     )
     exact_moments = True
     directed = True
@@ -77,8 +77,8 @@ class PushSum(Consensus):
         if timing.in_step:
             return ""
         return (
-            f"{self.card.title} cannot run with {timing.names()[0]}: what nodes hand on adds up to what they had only "
-            "where all work in every tick and hear what is fresh. Leave out schedule="
+            f"{self.card.title} cannot run with {timing.names()[0]}: its sums are conserved only if all nodes work in "
+            "every tick and no message is late. Leave out schedule="
         )
 
     def hello(self, w: Model) -> Pushed:

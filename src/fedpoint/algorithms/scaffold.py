@@ -62,7 +62,8 @@ class Scaffold(Algorithm):
         lecture="000 (81), 001",
         references=(KARIMIREDDY,),
         limit="w*",
-        fails="many agents that are seldom asked: their control variates are old and noisy; every agent needs a memory",
+        fails="many agents that seldom participate: their control variates are old and noisy; every agent needs a "
+        "memory",
     )
     exact_moments = True
     merges = True

@@ -80,10 +80,12 @@ class Section:
         return self._parts if self._stepped else self._moved(0)
 
     def hessian(self, w: Model) -> NoReturn:
-        raise FedpointError("methods of the second order cannot keep parts of a model, or its state, apart")
+        raise FedpointError("second-order methods cannot treat parts of a model, or its state, separately")
 
     def hessian_times(self, w: Model, v: Model) -> NoReturn:
         self.hessian(w)
 
     def prox(self, center: Model, weight: Number) -> NoReturn:
-        raise FedpointError("methods that solve a proximal problem cannot keep parts of a model, or its state, apart")
+        raise FedpointError(
+            "methods that solve a proximal problem cannot treat parts of a model, or its state, separately"
+        )

@@ -68,7 +68,7 @@ class Attack(Record):
         return type(self).sent is Attack.sent
 
     def sent(self, messages: Message, heard: Heard, luck: Row) -> Message:
-        """What the liars send in the place of their messages; all lead with the L that answer.
+        """What the liars send in place of their messages; all lead with the L that answer.
 
         Args:
             heard: who lies, and who is heard and does not.
@@ -117,5 +117,5 @@ class Attack(Record):
 
 def _number(name: str, agent: object) -> int:
     if isinstance(agent, bool | np.bool_) or not isinstance(agent, int | np.integer) or agent < 0:
-        raise FedpointError(f"{name}: agents must be numbers of agents, from 0; got {agent}")
+        raise FedpointError(f"{name}: agents must be agent numbers, counted from 0; got {agent}")
     return int(agent)

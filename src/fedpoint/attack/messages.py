@@ -12,7 +12,7 @@ from fedpoint.core.types import Message
 
 
 class SignFlip(Attack):
-    """-scale m in the place of m: the agent climbs where it should descend.
+    """-scale m in place of m: the agent climbs where it should descend.
 
     Args:
         scale: by which the turned message is multiplied.
@@ -35,7 +35,7 @@ class SignFlip(Attack):
 
 
 class Scaling(Attack):
-    """factor m is sent in the place of m.
+    """factor m is sent in place of m.
 
     Args:
         factor: by which the message is multiplied.

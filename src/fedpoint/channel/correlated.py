@@ -41,15 +41,15 @@ class Correlated(Gaussian):
 
     def check(self) -> None:
         if self.at != "hub":
-            raise FedpointError('Correlated: noise that is taken back later is added by the hub: at="hub"')
+            raise FedpointError('Correlated: noise that is taken back later must be added by the hub: use at="hub"')
         c = np.asarray(self.series, float)
         if c.ndim != 1 or len(c) < 2 or c[0] != 1:
             raise FedpointError(f"Correlated: coefficients must be a number, or 1 and at least one more; got {list(c)}")
         h = inverse_series(c, CHECKED)
         if not np.isfinite(h).all() or (h < -1e-12).any() or (np.diff(h) > 1e-12).any():
             raise FedpointError(
-                "Correlated: 1/c(x) must have falling coefficients that are not negative, as for a number a between 0 "
-                f"and 1; got {self.coefficients!r}"
+                "Correlated: 1/c(x) must have non-negative, decreasing coefficients, as with a number between 0 and "
+                "1; got {self.coefficients!r}"
             )
 
     @property

@@ -39,7 +39,7 @@ class Erase(Channel):
 
     def check(self) -> None:
         if not 0 <= self.probability < 1:
-            raise FedpointError(f"Erase: probability must lie at 0 or above and below 1, got {self.probability}")
+            raise FedpointError(f"Erase: probability must be at least 0 and below 1, got {self.probability}")
 
     def gain(self) -> float:
         return 1.0 / (1.0 - self.probability)

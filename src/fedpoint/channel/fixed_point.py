@@ -59,8 +59,9 @@ class FixedPoint(Channel):
         agents = len(context.weights) if self.agents is None else self.agents
         if agents < len(context.weights):
             raise FedpointError(
-                f"FixedPoint: room for the sum of {counted(agents, 'agent')}, but there are {len(context.weights)}: "
-                "sums would wrap around; leave agents out"
+                f"FixedPoint: agents= leaves room for the sum of {counted(agents, 'agent')}, but there are "
+                f"{len(context.weights)}: "
+                "sums would wrap around; leave agents= out"
             )
         return self.replace(agents=agents)
 
@@ -69,7 +70,7 @@ class FixedPoint(Channel):
         steps = (2 ** (self.width - 1) - 1) // (self.agents or 1)
         if steps < 1:
             raise FedpointError(
-                f"FixedPoint: {self.width} bits have no room for the sum of {self.agents} agents: take more bits"
+                f"FixedPoint: {self.width} bits cannot hold the sum of {self.agents} agents: use a larger width"
             )
         return steps
 

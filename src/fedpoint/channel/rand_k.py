@@ -95,7 +95,7 @@ class RandK(Channel):
 def check_fraction(owner: Channel, fraction: float) -> None:
     """Refuse what is not a part of a message."""
     if not 0 < fraction <= 1:
-        raise FedpointError(f"{type(owner).__name__}: fraction must lie above 0 and at most at 1, got {fraction}")
+        raise FedpointError(f"{type(owner).__name__}: fraction must be above 0 and at most 1, got {fraction}")
 
 
 def count_of(fraction: float, a: Array) -> int:

@@ -124,7 +124,8 @@ class Main(click.Group):
             click.echo(f"Error: {error}", err=True)
             ctx.exit(Status.DIVERGES if isinstance(error, Diverged) else Status.BAD_INPUT)
         except MemoryError as error:
-            click.echo(f"Error: not enough memory for this ({error}); make it smaller", err=True)
+            advice = "use fewer agents, rows or repeats, or a smaller model"
+            click.echo(f"Error: not enough memory ({error}); {advice}", err=True)
             ctx.exit(Status.BAD_INPUT)
         except KeyboardInterrupt as error:
             click.echo(f"\n{error}" if str(error) else "\ninterrupted", err=True)

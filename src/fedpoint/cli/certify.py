@@ -65,7 +65,7 @@ def opened(subject: str) -> Iterator[Subject]:
     """What FILE.py:NAME names; meanwhile, as for `python FILE.py`, what lies beside the file can be imported."""
     file, colon, name = subject.rpartition(":")
     if not colon or not file.endswith(".py") or not name:
-        raise FedpointError(f"name a file and what is in it, as my_method.py:round; got {subject!r}")
+        raise FedpointError(f"give FILE:NAME, such as my_method.py:round; got {subject!r}")
     path = Path(file).resolve()
     if not path.is_file():
         raise FedpointError(f"there is no file {file}")
@@ -113,8 +113,8 @@ def _executed(file: str, path: Path) -> ModuleType:
     except SyntaxError as error:
         said = f"{error.msg}{_place(error, path)}"
     except SystemExit as error:
-        advice = 'put what is for running the file alone under if __name__ == "__main__":'
-        said = f"it ends the program{line_of(error)}; {advice}"
+        advice = 'put code that only runs the file as a script under if __name__ == "__main__":'
+        said = f"it exits the program{line_of(error)}; {advice}"
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
         said = f"{first if isinstance(error, FedpointError) else f'{type(error).__name__}: {first}'}{line_of(error)}"
@@ -140,7 +140,7 @@ def make(cls: type[Algorithm], given: Settings) -> tuple[Algorithm, Settings]:
     from fedpoint.core.own_code import calling
 
     if not issubclass(cls, Algorithm):
-        raise FedpointError(f"{cls.__name__} is not an fp.Algorithm: name a class of one, an object or a function")
+        raise FedpointError(f"{cls.__name__} is not an fp.Algorithm: give such a class, an object or a function")
     wanted = inspect.signature(cls).parameters
     fields = {name: value for name, value in given.items() if name in wanted}
     if "step" in wanted:
@@ -156,7 +156,7 @@ def setting(text: str) -> tuple[str, Setting]:
     """NAME=VALUE, the value as in TOML; what is none, as text."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise FedpointError(f"--set takes NAME=VALUE, as step=0.05; got {text!r}")
+        raise FedpointError(f"--set expects NAME=VALUE, such as step=0.05; got {text!r}")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -27,9 +27,10 @@ def examples(names: tuple[str, ...], everything: bool, out: Path) -> None:
     fedpoint run examples/lab.toml
     """
     known = _known()
+    names = tuple(name.removesuffix(".toml").removesuffix(".py") for name in names)
     for name in names:
         if name not in known:
-            raise FedpointError(f"there is no example {name!r}: {nearest(name, known)}")
+            raise FedpointError(f"there is no example {name!r}: {_advice(name, known)}")
     if not names and not everything:
         width = max(map(len, known))
         for name, files in known.items():
@@ -41,6 +42,13 @@ def examples(names: tuple[str, ...], everything: bool, out: Path) -> None:
             click.echo(path)
     except OSError as error:
         raise FedpointError(f"--out {out}: cannot copy examples there: {error.strerror}") from None
+
+
+def _advice(name: str, known: dict[str, list[Path]]) -> str:
+    """A place to copy to is a mistake that everybody makes who knows cp."""
+    if set(name) & set("./\\") or Path(name).is_dir():
+        return f"to copy into another folder than examples, give --out {name}"
+    return nearest(name, known)
 
 
 def _home() -> Path:

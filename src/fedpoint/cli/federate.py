@@ -75,7 +75,7 @@ def server(kit: Path) -> None:
     if warning:
         click.echo(f"Warning: {warning}", err=True)
     check_port(own)
-    click.echo(f"server of {own.project}: {own.server}, mutual TLS; Ctrl-C ends it", err=True)
+    click.echo(f"server of {own.project}: {own.server}, mutual TLS; Ctrl-C stops it", err=True)
     hand_over(own)
 
 

@@ -85,9 +85,9 @@ def tell_server(project: Project, offline: bool = False) -> None:
         with Connection(project.admin, wait=3.0) as server:
             for why in server.publish(project.documents()):
                 click.echo(f"the server refused a document: {why}", err=True)
-            click.echo("the server has it")
+            click.echo("the server has received it")
     except NoAnswerYet as error:
-        click.echo(f"{error}; `fedpoint federate status` or `run` will tell it later", err=True)
+        click.echo(f"{error}; `fedpoint federate status` or `run` will send it later", err=True)
 
 
 def warn(project: Project) -> None:
@@ -120,7 +120,7 @@ def init(name: str, server: str, folder: Path | None, passphrase: bool) -> None:
         given = os.environ.get(PASSPHRASE)
         secret = given if given is not None else click.prompt("Passphrase", hide_input=True, confirmation_prompt=True)
         if not secret:
-            raise FedpointError("an empty passphrase hides nothing: leave out --passphrase, or give one")
+            raise FedpointError("the passphrase is empty: enter one, or leave out --passphrase")
     made = Project.init(folder or Path(name), name, server, secret)
     click.echo(f"project {name} in {made.folder}")
     click.echo(f"authority  {fingerprint(made.invitation.authority)}")
@@ -152,7 +152,7 @@ def add(request: Path, project: Path | None, days: float, offline: bool, yes: bo
         raise FedpointError("nothing was signed")
     made = own.certify(public, party, _authority(own), days)
     path = own.folder / "certificates" / f"{party}.crt"
-    click.echo(f"{path} is good until {made.not_valid_after_utc:%Y-%m-%d}: send it to {party} (it is not secret)")
+    click.echo(f"{path} is valid until {made.not_valid_after_utc:%Y-%m-%d}: send it to {party} (it is not secret)")
     tell_server(own, offline)
 
 
@@ -176,12 +176,12 @@ def renew(parties: tuple[str, ...], project: Path | None, days: float, offline: 
     }
     chosen = parties or tuple(name for name, found in good.items() if ending(found))
     if not chosen:
-        click.echo("nothing ends within 30 days")
+        click.echo("no certificate ends within 30 days")
         return
     authority = _authority(own)
     for party in chosen:
         made = own.renewed(party, authority, days)
-        click.echo(f"{party}: good until {made.not_valid_after_utc:%Y-%m-%d}")
+        click.echo(f"{party}: valid until {made.not_valid_after_utc:%Y-%m-%d}")
     tell_server(own, offline)
 
 

@@ -57,7 +57,7 @@ class Show:
         elif "note" in event:
             self.say(event["note"])
         elif "segment" in event:
-            self.say(f"{event['segment']}; a new job goes on from there")
+            self.say(f"{event['segment']}; a new job continues from there")
 
     def say(self, text: str) -> None:
         if text != self.said and not self.quiet:
@@ -73,9 +73,9 @@ def status_lines(study: Study, found: Status) -> list[str]:
     ]
     for site in study.sites:
         if site in unheard:
-            lines.append(f"{site}: not heard of for {unheard[site]:.0f} s")
+            lines.append(f"{site}: silent for {unheard[site]:.0f} s")
         elif site not in found.get("approved", study.sites):
-            lines.append(f"{site}: has not approved it yet")
+            lines.append(f"{site}: has not approved the study yet")
         elif site not in here:
             lines.append(f"{site}: not connected")
     if not found["jobs"]:

@@ -41,8 +41,8 @@ def request(invitation: Path, name: str, folder: Path | None) -> None:
     path = kit.folder / f"{name}.csr"
     write_bytes(path, kit.request())
     click.echo(f"project {asked.project}, server {asked.server}")
-    click.echo(f"authority  {fingerprint(asked.authority)}: is it what the leader reads out?")
-    click.echo(f"your key   {key_fingerprint(kit.key.public_key())}: read it to the leader")
+    click.echo(f"authority  {fingerprint(asked.authority)}: does the leader read out the same?")
+    click.echo(f"your key   {key_fingerprint(kit.key.public_key())}: read it out to the leader")
     click.echo(f"send       {path}")
 
 
@@ -98,7 +98,7 @@ def site(kit: Path, lift_stop: bool) -> None:
             stop.lift_stop(part.records)
     policy = read_policy(own.folder)
     how = "a person decides about studies" if policy is None else "policy.toml decides about studies that it covers"
-    click.echo(f"{own.party} of {own.project}, server {own.server}: {how}; Ctrl-C ends it", err=True)
+    click.echo(f"{own.party} of {own.project}, server {own.server}: {how}; Ctrl-C stops it", err=True)
     hand_over(own)
 
 
@@ -184,7 +184,7 @@ def _show(
             used = used_before(kit.folder, part).epsilon
             click.echo(f"Privacy at this site: epsilon {used:g} {OF}, {used + epsilon:g} with this one")
     if found["refused"]:
-        raise FedpointError("these data cannot take part: nothing was approved and nothing has left this machine")
+        raise FedpointError("these data cannot be used: nothing was approved and nothing has left this machine")
 
 
 def _decide(kit: Kit, part: Engagement) -> None:
@@ -202,7 +202,7 @@ def _decide(kit: Kit, part: Engagement) -> None:
     if not said:
         said = announce(part.study, data, policy.floor.floor(), kit.party, luck_in(part.records))["refused"]
     if said:
-        raise FedpointError(f"{part.title} waits for a person: {'; '.join(said)}")
+        raise FedpointError(f"{part.title} waits for a person's decision: {'; '.join(said)}")
     _approve(kit, part, data, policy.floor.floor(), "policy")
 
 

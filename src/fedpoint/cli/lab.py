@@ -178,7 +178,7 @@ def _show(lab: Lab, outcomes: dict[LabSetting, LabOutcome], path: Path, seconds:
     if late:
         rounds = late[0].rounds
         console.print(
-            f"[yellow]Not at the steady state after {counted(rounds, 'round')}: give --rounds more.[/yellow]\n"
+            f"[yellow]The steady state is not reached after {counted(rounds, 'round')}: raise --rounds.[/yellow]\n"
         )
     # Not through rich, which would break a long path.
     click.echo(f"Picture: {path}   ({seconds:.1f} s)")

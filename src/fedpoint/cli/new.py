@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib import resources
 from pathlib import Path
 
@@ -31,4 +32,4 @@ def new(name: str) -> None:
         raise FedpointError(f"{path} already exists: remove it, or choose another name") from None
     except OSError as error:
         raise FedpointError(f"cannot write {path}: {error.strerror}") from None
-    click.echo(f"{path}; try: fedpoint forecast {path}")
+    click.echo(f"Wrote {path}. Next: fedpoint forecast {shlex.quote(str(path))}")

@@ -70,7 +70,7 @@ def _processes(
         raise FedpointError("give --processes on one machine, or --coordinator, --process and --of on several hosts")
     if processes is None and missing:
         if fast_reduce:
-            raise FedpointError("--fast-reduce is about sums over processes: give --processes too")
+            raise FedpointError("--fast-reduce changes sums over processes: give --processes too")
         return None
     from fedpoint.verbs.processes.supervisor import Processes
 

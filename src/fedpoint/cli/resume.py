@@ -48,6 +48,6 @@ def resume(
         state(experiment, folder)  # also for runs of the comparison that have not begun
     outcomes = perform(experiment, folder, watch(quiet), rounds, processes)
     if all(isinstance(o.run, LoadedRun) for o in outcomes):  # as read: none went on
-        click.echo("It was finished already: go on to more rounds with --rounds N.", err=True)
+        click.echo("It has already finished: continue to more rounds with --rounds N.", err=True)
     drawn = None if no_figure else picture(outcomes, figure, folder)
     report(experiment, outcomes, folder, drawn, as_json)

@@ -65,7 +65,7 @@ class TableFile(Kind):
         files: one per agent: paths, or a pattern such as "sites/*.csv".
         target: the column to predict.
         agent: the column that says whose row it is.
-        partition: in the place of `agent`, for experiments.
+        partition: in place of `agent`, for experiments.
         model: "linear" for a number, "logistic" or "softmax" for classes; left out: what fits the target.
         features: the columns to use; left out: all but those in `leave_out`.
         leave_out: columns that are not used.
@@ -109,7 +109,7 @@ class TableFile(Kind):
         if spread and self.agent is not None:
             raise ValueError("a partition assigns rows to agents: leave out either agent or the partition")
         if not spread and self.agent is None and self.file is not None:
-            raise ValueError("whose rows are they? Give agent = COLUMN, or a partition")
+            raise ValueError("which agent does a row belong to? Give agent = COLUMN, or a partition")
         return self
 
     @model_validator(mode="after")

@@ -177,7 +177,7 @@ def read(path: str | Path, *, allow: Allow = (), problem: Problem | None = None,
         path: the TOML file.
         allow: modules of your own whose classes and functions the file may name; they are imported, which runs their
             code.
-        problem: in the place of the file's, which may then say nothing of it, or not hold its data.
+        problem: in place of the file's, which may then say nothing of it, or not hold its data.
         overrides: `rounds` or `seed`, which replace what the file says, unless they are None.
 
     >>> import fedpoint as fp
@@ -302,7 +302,9 @@ class _Reader:
                 self.note(("start",), error)
         watched = checked is not None and checked.evaluation is not None
         if watched and built is not None and built.held_out is None and self.origin.problem is None:
-            self.note(("evaluation",), "no rows are held out: give the problem held_out = 0.2, say (test= of digits)")
+            self.note(
+                ("evaluation",), "no rows are held out: set held_out = 0.2 in the problem (test = 0.2 for digits)"
+            )
         if self.mistakes or checked is None or built is None:
             if built is not None and not any(m.path[:1] == ("network",) for m in self.mistakes):
                 self._together(tables, key, choices, {**parts, "problem": built.problem, "network": network})
@@ -343,7 +345,7 @@ class _Reader:
         if given == []:
             self.note((key,), "the list is empty: give a number, a name or a table", given)
         if key == "schedule" and self.content.get("participation") is not None:
-            self.note(("participation",), "a schedule says who works: leave one of the two out")
+            self.note(("participation",), "a schedule already says who takes part: leave out one of the two")
         found: Choices = []
         for choice in given if isinstance(given, list) else [given]:
             made = None if choice is None else self._one(key, choice, TIMINGS[key])

@@ -32,7 +32,7 @@ Rows = Annotated[SkipValidation[int | list[int]], AfterValidator(_row_counts)]
 
 
 class Table(BaseModel):
-    """A table of the file: unknown keys are mistakes, and so are texts in the place of numbers."""
+    """A table of the file: unknown keys are mistakes, and so are texts in place of numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     owner: ClassVar[str] = ""  # the class that misses a key, where its name says more than the table's

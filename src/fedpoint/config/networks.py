@@ -138,7 +138,7 @@ class Clusters(NetworkTable):
         count: of clusters: agents in their order, cut into so many.
         inside: the probability of an edge between two agents of a cluster.
         between: the probability of an edge between two agents of different clusters.
-        degree: the mean number of neighbours in a cluster, in the place of `inside`.
+        degree: the mean number of neighbours in a cluster, in place of `inside`.
     """
 
     kind: Literal["clusters"]
@@ -177,7 +177,7 @@ class Knn(NetworkTable):
     Args:
         k: how many neighbours each agent is joined to.
         of: what must be alike: gradients, statistics or models of the agents' data.
-        points: one for each agent, in the place of `of`: near points are joined.
+        points: one for each agent, in place of `of`: near points are joined.
         weight: "equal": every edge weighs 1; "gaussian": near ones weigh more.
     """
 
@@ -198,7 +198,7 @@ class Knn(NetworkTable):
     def build(self, problem: Agents) -> Network:
         if self.of is not None:
             if not isinstance(problem, Problem):
-                raise FedpointError(f"of = {self.of!r} takes everybody's data: give points, or edges")
+                raise FedpointError(f"of = {self.of!r} needs the data of all agents: give points, or edges")
             return Network.similarity(problem, self.k, self.of, self.weight)
         points = self.points or []
         if len(points) != problem.agents:

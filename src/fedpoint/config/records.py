@@ -144,7 +144,7 @@ class Family(Generic[Kind]):
         """The class of a word or a table."""
         word = text.get(self.head) if isinstance(text, Mapping) else text
         if word is None and isinstance(text, Mapping):
-            raise FedpointError(f"say its {self.head}: {', '.join(self.classes)}")
+            raise FedpointError(f'missing "{self.head}"; choose one of {", ".join(self.classes)}')
         if not isinstance(word, str):
             raise FedpointError(f"must be the name of {self.what}, or a table with its {self.head}")
         bare = {name.replace("_", ""): name for name in self.classes}

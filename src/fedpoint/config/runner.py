@@ -70,7 +70,7 @@ def reopen(folder: Path) -> File:
     config = RunFolder.open(folder).config
     if "experiment" not in config:
         raise FedpointError(
-            f"the run in {folder} was begun from Python: go on there with fp.load(folder, problem).extend(rounds)"
+            f"the run in {folder} was begun from Python: continue it there with fp.load(folder, problem).extend(rounds)"
         )
     return parse(config["experiment"], folder.name, source=str(folder / "config.toml"))
 

@@ -154,7 +154,7 @@ def _qualified(value: Tree) -> str:
 def _nowhere(word: str) -> str:
     """Why code is not found by this name; empty where it may be."""
     if "<" in word:
-        return f"{word} is inside of a function: define it at the top of a module"
+        return f"{word} is defined inside a function: define it at the top level of a module"
     return f"{word} is in the script that was run: define it in a module" if word.startswith("__main__.") else ""
 
 
@@ -166,7 +166,7 @@ def unreadable(text: Plain, path: str = "") -> Iterator[str]:
     if not isinstance(text, dict):
         return
     if "object" in text:
-        yield f"{path}: {text['object']} has no plain form"
+        yield f"{path}: {text['object']} cannot be written as text"
     elif "sha256" in text and "shape" in text:
         yield f"{path}: an array of shape {text['shape']} is too large to be written down"
     words = [word for key in CODE if isinstance(word := text.get(key), str)]

@@ -31,7 +31,7 @@ def check_bytes(needed: int, what: str, advice: str) -> None:
     """Refuse what needs more bytes than there are."""
     if needed > memory():
         raise FedpointError(
-            f"{what} needs about {in_bytes(needed)} of memory, and there are {in_bytes(memory())}: {advice}"
+            f"{what} needs about {in_bytes(needed)} of memory, and only {in_bytes(memory())} are available: {advice}"
         )
 
 

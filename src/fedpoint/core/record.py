@@ -29,7 +29,7 @@ Built = TypeVar("Built")  # a tree that comes back built as it was
 
 
 class PerAgent(NamedTuple):
-    """One number for each agent, in the place of a hyper-parameter: what `experiment.bind()` makes of a list; or one
+    """One number for each agent, in place of a hyper-parameter: what `experiment.bind()` makes of a list; or one
     vector for each.
 
     Args:

@@ -186,7 +186,7 @@ class RowFile:
     def back(self, index: Index) -> None:
         """Rows as they were when they were kept or marked."""
         if len(index.place) != len(self.index.place):
-            raise FedpointError("the saved index of memories is of another number of agents")
+            raise FedpointError("the saved index of memories belongs to another number of agents")
         self.places = max(self.places, int(index.place.max(initial=-1)) + 1)
         self._fresh = np.pad(self._fresh, (0, max(0, self.places - len(self._fresh))))
         self.index, self._mark = index.copy(), index.copy()

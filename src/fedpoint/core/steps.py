@@ -26,7 +26,7 @@ class StepSchedule(Record):
 
     def value(self, t: Number) -> Number:
         """The length of gradient step t, counted over all rounds."""
-        raise FedpointError(f"{type(self).__name__} does not say how long a step is: write value(self, t)")
+        raise FedpointError(f"{type(self).__name__} does not say how long a step is: define value(self, t)")
 
 
 def at(step: Step, t: Number) -> Number:

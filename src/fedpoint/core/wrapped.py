@@ -91,8 +91,8 @@ class Wrapped(Algorithm):
         if self.inner.survey() is not None:
             title = self.inner.card.title
             raise FedpointError(
-                f"{self.card.title}: {title} asks agents more than once in a round, which it does not follow: "
-                "use Scaffold"
+                f"{self.card.title}: {title} asks agents more than once in a round, so it cannot be wrapped: use "
+                "Scaffold"
             )
 
     def acknowledge(self, memory: State, sent: Message, credited: Message) -> State:

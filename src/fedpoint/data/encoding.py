@@ -124,7 +124,7 @@ def categorical_columns(X: Frame, asked: str | Sequence[str] | None) -> tuple[st
         values = X[name].tolist() if dtype.kind == "O" else []
         if dtype.kind in "mM" or forms_of(sorted({value for value in values if isinstance(value, str)})):
             raise FedpointError(
-                f"column {name} holds dates or times: make numbers of them, such as days, or categories"
+                f"column {name} holds dates or times: convert them to numbers, such as days, or to categories"
             )
         own = not isinstance(dtype, np.dtype)  # pandas' categories and strings
         if dtype.kind == "O" and (own or any(isinstance(value, str) for value in values)):

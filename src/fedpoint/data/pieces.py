@@ -86,7 +86,7 @@ def files_of(source: Paths) -> list[Path]:
             raise BadTable([("files", f"no file is called {shown(one)}")])
         paths += [Path(path) for path in found if not os.path.isdir(path) or not is_pattern(one)]
     if not paths:
-        raise BadTable([("files", "no file is named")])
+        raise BadTable([("files", "no file is given")])
     return sorted(paths, key=lambda path: (path.stem, path))
 
 
@@ -158,7 +158,7 @@ def _guess(name: str, header: list[str], most: int = 12) -> str:
     text = nearest(name, header)
     other = next((s for s in ";\t|" if len(header) == 1 and s in header[0]), None)
     if other is not None:
-        return f"its header is one word, {header[0]!r}: say separator = {other!r}"
+        return f"its header is a single word, {header[0]!r}: set separator = {other!r}"
     if len(header) <= most:
         return text
     return f"{text.split('Known:')[0]}There are {len(header)}: {', '.join(header[:most])}, ..."
@@ -201,7 +201,7 @@ def gather(pieces: list[Piece], chosen: Chosen, missing: str) -> tuple[dict[str,
             notes.append(f"{counted(int((~keep).sum()), 'row')} with missing values dropped")
             gone = np.setdiff1d(whose.values, np.append(whose.values[keep], -1))
             lost = [(whose.words or [])[code] for code in gone]
-            notes += [f"agents of whom no row is left: {', '.join(lost)}"] if lost else []
+            notes += [f"agents without any row left: {', '.join(lost)}"] if lost else []
             whose = whose.take(keep)
     if chosen.agent is not None:
         columns.pop(chosen.agent)
@@ -214,7 +214,7 @@ def _checked(piece: Piece, chosen: Chosen, missing: str) -> tuple[dict[str, Colu
     never = (chosen.target, chosen.agent)  # not filled in
     for name, column in columns.items():
         if missing == "refuse" or (missing == "mean" and name in never):
-            advice = "fill it in, or say missing = " + ('"drop"' if name in never else '"mean" or "drop"')
+            advice = "fill it in, or set missing = " + ('"drop"' if name in never else '"mean" or "drop"')
             gaps = not_values(piece.path, {name: column}, missing=True, separator=piece.separator)
             wrong += [f"{said}: {advice}" for said in gaps]
     return columns, wrong + not_values(piece.path, columns, missing=False, separator=piece.separator)

@@ -226,7 +226,9 @@ def read_table(
     if agent is not None and not natural:
         raise BadTable([("agent", "a partition assigns rows to agents: leave out either agent or the partition")])
     if natural and agent is None and not by_file:
-        raise BadTable([("agent", "whose rows are they? Name the agent column, or a partition")])
+        raise BadTable(
+            [("agent", "which agent does a row belong to? Give agent=, the column that says so, or a partition")]
+        )
     if natural and agent is None:
         check_distinct(pieces)
     chosen = choose(pieces, Asked(target, agent, how.features, how.leave_out, how.categorical))
@@ -289,7 +291,7 @@ def _target(column: Column, name: str, model: str | None, notes: list[str]) -> t
         if model is None:
             notes.append(f"{name!r} holds two numbers, {found[0]} and {found[1]}: taken as classes")
     if len(found) < 2:
-        raise BadTable([("target", f"{name!r} is always {found[0]}: there is nothing to tell apart")])
+        raise BadTable([("target", f"{name!r} is always {found[0]}: a classifier needs at least two")])
     if len(found) > min(CLASSES, max(len(y) // 2, 2)):
         raise BadTable([("target", f"{name!r} has {len(found)} distinct values: too many for classes")])
     return y, found

@@ -78,7 +78,7 @@ def _state(layout: Layout, inputs: Inputs, start: Model, uses: bool) -> RunState
 def _message(layout: Layout, inputs: Inputs, start: Model, found: Needs) -> str:
     """How much it needs, how much there is, and what would fit."""
     there = memory()
-    over = f"of memory, and there are {in_bytes(there)}"
+    over = f"of memory, and only {in_bytes(there)} are available"
     if found.lane <= there:
         fit = there // found.lane
         return (

@@ -107,7 +107,7 @@ class OnDisk:
         self.rows.write(self._who, [np.asarray(a)[0, : len(self._who)] for a in leaves])
 
     def without(self, state: RunState, index: Index) -> RunState:
-        """The state with an index in the place of memories."""
+        """The state with an index in place of memories."""
         return state._replace(memory=index, wire=())
 
     def again(self, state: RunState, like: RunState, earlier: bool = False) -> RunState:

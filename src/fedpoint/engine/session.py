@@ -345,7 +345,7 @@ class Session(Engine):
         overflow = self.bound.channel.overflows() if lost else ""
         if overflow:
             return f"{self.algorithm.card.title} stopped by round {round}: {overflow}"
-        text = f"{self.algorithm.card.title} diverged: the model left the finite numbers by round {round}"
+        text = f"{self.algorithm.card.title} diverged: the model became infinite or NaN by round {round}"
         step = self.experiment.algorithm.step
         if isinstance(step, float):
             text += f" with step {step:g}"

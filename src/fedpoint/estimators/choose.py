@@ -53,7 +53,7 @@ def choose(
         return planned(task, step, local_steps, rounds, target, participation)
     if isinstance(algorithm, Algorithm):
         if algorithm.at_agents:
-            raise FedpointError(f"{algorithm.card.title} runs on a network: take NetworkRegressor or -Classifier")
+            raise FedpointError(f"{algorithm.card.title} runs on a network: use NetworkRegressor or NetworkClassifier")
         return Chosen(algorithm, rounds, None)
     return Chosen(by_name(algorithm, task, step, local_steps, participation), rounds, None)
 
@@ -79,7 +79,7 @@ def by_name(
     method = method_of(name)
     probe = _make(method, 1e-3, local_steps)
     if probe.at_agents:
-        raise FedpointError(f"{method.title} runs on a network: take NetworkRegressor or NetworkClassifier")
+        raise FedpointError(f"{method.title} runs on a network: use NetworkRegressor or NetworkClassifier")
     if isinstance(step, str):
         if step != "auto":
             raise FedpointError(f'step must be a number or "auto", got {step!r}')

@@ -109,7 +109,10 @@ def percent(ratio: float) -> str:
 
 def _what_to_do(end: Ending) -> str:
     if not end.by_weight:
-        return "Agents are not heard by their weights, so more rounds lead elsewhere. Take another participation=."
+        return (
+            "Agents are not heard in proportion to their weights, so more rounds lead elsewhere. Use another "
+            "participation=."
+        )
     if not end.at_solution:
         return f'{_why_elsewhere(end)}. Take algorithm="scaffold", fewer local steps or a shorter step.'
     noise = ""

@@ -51,7 +51,7 @@ from fedpoint.verbs.run import run
 
 HALVINGS = 20
 FEW_PRODUCTS = 25  # with a Hessian, which any fit can afford
-ELSEWHERE = "a forecast of {} takes longer than the fit: fp.forecast(model.algorithm_, model.problem_) makes it"
+ELSEWHERE = "a forecast of {} takes longer than the fit: fp.forecast(model.algorithm_, model.problem_) computes it"
 
 
 class Settled:

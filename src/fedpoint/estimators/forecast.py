@@ -138,7 +138,7 @@ class FitForecaster:
         """Where rounds stop moving the model, or why that is not known."""
         if self.at_solution:
             return self.solution()
-        return self._fixed_point() if self.unbiased() else "agents are not heard by their weights"
+        return self._fixed_point() if self.unbiased() else "agents are not heard in proportion to their weights"
 
     def _fixed_point(self) -> np.ndarray | str:
         """Of a round without memories, by Newton's method from where the fit ended."""

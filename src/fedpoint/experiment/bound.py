@@ -121,7 +121,7 @@ class Bound:
             return ""
         return (
             f"{self.algorithm.card.title} conserves a sum over all agents, which {type(self.gather).__name__} does "
-            "not: it is biased even if nobody lies, and with noise the model wanders off"
+            "not: it is biased even if nobody lies, and with noise the model drifts away"
         )
 
     @cached_property

@@ -34,7 +34,7 @@ def check_channel(channel: Channel, gather: Gather, algorithm: Algorithm, timing
         lossy = next(type(stage).__name__ for stage in stages if not stage.lossless)
         raise FedpointError(
             f"{algorithm.card.title} corrects its models by sums over all nodes, which no longer cancel where {lossy} "
-            "changes what neighbours hear: the models would walk away. Leave the channel out, or use Diffusion"
+            "changes what neighbours hear: the models would drift away. Leave the channel out, or use Diffusion"
         )
     if algorithm.divides():
         _check_scales(stages, algorithm)
@@ -42,9 +42,9 @@ def check_channel(channel: Channel, gather: Gather, algorithm: Algorithm, timing
         _check_weights(timing, problem)
     if len(channel.noise_coefficients()) > 1 and timing.rounds_apart(problem.agents) is None:
         raise FedpointError(
-            "correlated noise hides agents whose participations are bounded; with "
-            f"{', '.join(timing.names())} they may follow each other at any distance: use Everyone, a scheme that "
-            "tells rounds_apart, or fp.channel.Gaussian"
+            "correlated noise hides an agent only if its participations are bounded; with "
+            f"{', '.join(timing.names())} it may be drawn again after any number of rounds: use Everyone, a scheme "
+            "that defines rounds_apart, or fp.channel.Gaussian"
         )
     if any(noise.at == "hub" for noise in noises):
         _check_hub_noise(algorithm, timing, gather)
@@ -59,7 +59,7 @@ def _check_adaptive(stages: tuple[Channel, ...], timing: Timing) -> None:
         if i > 0:
             raise FedpointError(f"{name} measures messages as they are: put it first in the channel")
         if timing.on_network:
-            raise FedpointError(f"{name} needs a hub that keeps the norm, which a network has not: use fp.channel.Clip")
+            raise FedpointError(f"{name} needs a hub that keeps the norm, which a network lacks: use fp.channel.Clip")
         if timing.late:
             raise FedpointError(
                 f"{name} needs answers in the round in which the norm was told; with {', '.join(timing.names())} they "
@@ -180,7 +180,8 @@ def _check_hub_noise(algorithm: Algorithm, timing: Timing, gather: Gather) -> No
         )
     if algorithm.conserves_a_sum():
         raise FedpointError(
-            f"{algorithm.card.title} conserves a sum over all agents, which would walk away with noise at the hub: use "
+            f"{algorithm.card.title} conserves a sum over all agents, which would drift away with noise at the hub: "
+            "use "
             'fp.channel.Gaussian(..., at="agents"), whose noise the agents remember, or FedAvg'
         )
 

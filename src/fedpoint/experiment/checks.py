@@ -46,11 +46,11 @@ def check_memories(e: Experiment) -> None:
     elif e.share is not None or e.algorithm.personal:
         why = "agents have models of their own, and every record holds all of them"
     elif e.metrics:
-        why = "metrics= see what all agents remember"
+        why = "metrics= read what all agents remember"
     elif e.repeats > 1:
         why = "every repeat has participants of its own: run them one after the other, with other seeds"
     if why:
-        raise FedpointError(f'memories="disk" is not for this experiment: {why}')
+        raise FedpointError(f'memories="disk" does not fit this experiment: {why}')
 
 
 def check_network(network: Network | None, names: list[str]) -> Network | None:

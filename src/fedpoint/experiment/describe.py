@@ -159,7 +159,7 @@ Kind = TypeVar("Kind", bound="Experiment")
 
 
 def rebuild_experiment(kind: type[Kind], table: Table, allow: Allow, given: Mapping[str, Tree]) -> Kind:
-    """The experiment that a description stands for, with these parts in the place of the described ones."""
+    """The experiment that a description stands for, with these parts in place of the described ones."""
     known = [f.name for f in dataclasses.fields(kind) if f.init]
     for key in table:
         if key not in (*known, MISSING):

@@ -270,7 +270,7 @@ class Experiment:
             description: what `describe` returned.
             allow: modules of your own whose classes and functions it may name. Importing a module runs its code, so no
                 other is imported; classes of modules that are imported already are found without.
-            given: parts in the place of the described ones, for instance the problem where its data were not written
+            given: parts in place of the described ones, for instance the problem where its data were not written
                 down.
 
         >>> import fedpoint as fp

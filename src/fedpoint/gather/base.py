@@ -75,7 +75,7 @@ def column(a: Array, like: Array) -> Array:
 
 
 def _finite(messages: Message, weights: Array) -> tuple[Message, Array]:
-    """Zeros in the place of messages that were not heard or are not finite, and weights of zero for them."""
+    """Zeros in place of messages that were not heard or are not finite, and weights of zero for them."""
     leaves = [jnp.isfinite(m).reshape(m.shape[0], -1).all(axis=1) for m in jax.tree.leaves(messages)]
     finite = jnp.stack(leaves).all(axis=0)
     counts = (weights > 0) & (finite | ~((weights > 0) & finite).any())

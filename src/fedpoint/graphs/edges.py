@@ -74,7 +74,7 @@ def numbered(edges: Edges, nodes: int | None, names: Names | None) -> tuple[np.n
     if unknown and whole:  # numbers that are no names count the nodes
         return np.array(pairs, dtype=np.int64).reshape(-1, 2), names
     if unknown:
-        raise FedpointError(f"network: edges name nodes that are not there: {listed(unknown)}")
+        raise FedpointError(f"network: edges name nodes that do not exist: {listed(unknown)}")
     return np.array([[number[str(n)] for n in e] for e in pairs], dtype=np.int64).reshape(-1, 2), names
 
 

@@ -107,7 +107,7 @@ class Network:
         if outside.any():
             i, j = self.edges[outside.any(1)][0]
             raise FedpointError(
-                f"network: edge ({i}, {j}) names a node that is not there; nodes are 0 to {self.nodes - 1}"
+                f"network: edge ({i}, {j}) names a node that does not exist; nodes are 0 to {self.nodes - 1}"
             )
         loops = self.edges[:, 0] == self.edges[:, 1]
         wrong += [f"node {self._name(i)} has an edge to itself" for i in self.edges[loops, 0]]
@@ -117,7 +117,7 @@ class Network:
         pair = self._pairs(self.edges)
         unique, times = np.unique(pair, axis=0, return_counts=True)
         for i, j in unique[(times > 1) & (unique[:, 0] != unique[:, 1])]:
-            wrong.append(f"the edge between {self._name(i)} and {self._name(j)} is there more than once")
+            wrong.append(f"the edge between {self._name(i)} and {self._name(j)} occurs more than once")
         if wrong:
             more = f" (and {len(wrong) - 5} more)" if len(wrong) > 5 else ""
             raise FedpointError("network: " + "; ".join(wrong[:5]) + more)
@@ -436,7 +436,7 @@ class Network:
         """What a user should know before a run: components that never hear of each other; empty where there is one."""
         if self.connected:
             return ""
-        return f"the network is not connected, and its parts learn apart: {self._pieces()}"
+        return f"the network is not connected, and its parts learn separately: {self._pieces()}"
 
     def total_variation(self, models: Model) -> float:
         """sum over edges of A_ij |w_i - w_j|^2, models (K, ...).

@@ -204,8 +204,9 @@ def adds_up(channel: Channel) -> bool:
 
 def _unbounded(timing: Timing) -> str:
     return (
-        f"correlated noise hides an agent whose participations are bounded; with {', '.join(timing.names())} they may "
-        "follow each other at any distance. Use Everyone, a scheme that tells rounds_apart, or fp.channel.Gaussian"
+        f"correlated noise hides an agent only if its participations are bounded; with {', '.join(timing.names())} it "
+        "may be drawn again after any number of rounds. Use Everyone, a scheme that defines rounds_apart, or "
+        "fp.channel.Gaussian"
     )
 
 

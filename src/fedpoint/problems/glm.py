@@ -295,7 +295,7 @@ class GLM(RowsProblem):
     @at_model
     @double
     def informations(self, w: Model) -> np.ndarray:
-        """(K, d, d): the same with Fisher's information in the place of the observed curvature."""
+        """(K, d, d): the same with Fisher's information in place of the observed curvature."""
         return np.asarray(_informations(self.oracle, self.own, self.common, w))
 
     @at_model

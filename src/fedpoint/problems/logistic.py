@@ -125,7 +125,7 @@ class Logistic(RowsProblem):
         self.classes = told_apart(*given)[0]
         if len(self.classes) < 2:
             only = f"one class only ({self.classes[0]!r})" if len(self.classes) else "no class"
-            raise FedpointError(f"{given[0]} holds {only}: there is nothing to tell apart")
+            raise FedpointError(f"{given[0]} holds {only}: a classifier needs at least two")
         if classes is not None and not np.isin(y, self.classes).all():
             raise FedpointError("y holds labels that are not among the classes")
         order, counts, self.names = by_agent(np.zeros(len(X), int) if groups is None else groups, len(X))

@@ -37,8 +37,8 @@ def notes(f: Forecast) -> list[str]:
         said.append(f"linearised {where}: fields are not affine{path}")
     if s.lineups is not None:
         count = f"{len(s.lineups.chance):,}"
-        which = f"{count} drawn lineups, which leave the limit a standard error of {f.limit_error:.2g}"
-        which = which if s.lineups.drawn else f"all {count} lineups"
+        which = f"{count} drawn sets of participants, which leave the limit a standard error of {f.limit_error:.2g}"
+        which = which if s.lineups.drawn else f"all {count} sets of participants"
         why = (
             f"{s.bound.merged_by} does not merge linearly" if s.bound.merged_by else "the hub multiplies what it hears"
         )
@@ -64,7 +64,7 @@ def notes(f: Forecast) -> list[str]:
         )
         if f.noise_bias:
             said.append(
-                f"what arrives of spread messages on average is not what arrives of their mean: it moves the mean of "
+                "what arrives of spread messages on average is not what arrives of their mean: it moves the mean of "
                 f"runs by {f.noise_bias:.2g}"
             )
     elif not s.bound.channel.lossless:

@@ -105,7 +105,7 @@ class Run:
         return self._session
 
     def _make_session(self) -> Engine:
-        raise FedpointError("this run cannot go on")
+        raise FedpointError("this run cannot be continued")
 
     @property
     def algorithm(self) -> Algorithm:
@@ -238,7 +238,7 @@ class Run:
     @property
     def _best(self) -> Model:
         if self.best_rounds is None:
-            raise FedpointError("nobody watched this run: give fp.run(..., evaluate=fp.Evaluation(...))")
+            raise FedpointError("this run was not evaluated: pass evaluate=fp.Evaluation(...) to fp.run")
         at = np.searchsorted(self.rounds, self.best_rounds)
         found = jax.tree.map(lambda a: np.asarray(a)[np.arange(len(at)), at], self.history)
         return found if self.info.weights is None else mean_model(found, self.info.weights)

@@ -15,7 +15,7 @@ HALVES = 40  # of one step, before it is given up
 
 
 class Point(NamedTuple):
-    """A log-likelihood, its gradient and minus its Hessian, or something definite in the place of that."""
+    """A log-likelihood, its gradient and minus its Hessian, or something definite in place of that."""
 
     value: float
     score: np.ndarray  # (d,)

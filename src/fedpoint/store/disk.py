@@ -384,7 +384,9 @@ def _archive(path: Path, kind: str, links: bool) -> Iterator[tuple[zipfile.ZipFi
         with open_file(path, links) as file, zipfile.ZipFile(file) as archive:
             length = os.fstat(file.fileno()).st_size
             if length > memory():
-                raise NotAFile(f"{path} is {in_bytes(length)} long, and there are {in_bytes(memory())} of memory")
+                raise NotAFile(
+                    f"{path} is {in_bytes(length)} long, and only {in_bytes(memory())} of memory are available"
+                )
             yield archive, length
     except (MemoryError, NotAFile):
         raise

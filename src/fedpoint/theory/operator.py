@@ -134,7 +134,7 @@ class Setting:
         if bound.merged_by and self.topology.by_node and late:
             raise FedpointError(
                 f"{bound.merged_by} does not merge linearly: on a network a forecast needs all nodes to work in every "
-                "round, and to hear what is fresh"
+                "round, and no message to be late"
             )
         if self.topology.nested and self.algorithm.scheduled():
             raise FedpointError("regions= with steps that change: a forecast needs a constant step")

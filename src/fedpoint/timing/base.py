@@ -129,7 +129,7 @@ class Timing(Record):
 
     def slots(self, agents: int) -> int:
         """How many places a round has, at most; the place to refuse what does not fit the number of agents."""
-        raise FedpointError(f"{type(self).__name__} does not say how many work in a round: write slots(self, agents)")
+        raise FedpointError(f"{type(self).__name__} does not say how many work in a round: define slots(self, agents)")
 
     def bind(self, context: Context) -> Timing:
         """The same with what it needs of the experiment.
@@ -141,7 +141,7 @@ class Timing(Record):
 
     def tick(self, key: Key, p: Array, round: Array) -> Tick:
         """Who works in a round. With a fusion center the key is the round's own."""
-        raise FedpointError(f"{type(self).__name__} does not say who works: write tick(self, key, p, round)")
+        raise FedpointError(f"{type(self).__name__} does not say who works: define tick(self, key, p, round)")
 
     def key_of(self, key: Key, round: Array) -> Key:
         """The key that `tick` gets for a round, from that of all rounds."""

@@ -90,7 +90,7 @@ class Links(Together):
 class RandomLinks(Together):
     """All nodes work in every tick, and each link between two of them fails with probability `loss`, independently.
 
-    Both ends know of it: a node takes its own message in the place of one that did not come, so that no weight is lost
+    Both ends know of it: a node takes its own message in place of one that did not come, so that no weight is lost
     and mixing matrices stay doubly stochastic. On a directed network who speaks keeps what could not be handed on.
 
     Args:

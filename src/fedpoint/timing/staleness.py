@@ -18,7 +18,7 @@ class Staleness(Record):
             age: how many versions old each answer is.
         """
         raise FedpointError(
-            f"{type(self).__name__} does not say how much an old answer counts: write weight(self, age)"
+            f"{type(self).__name__} does not say how much an old answer counts: define weight(self, age)"
         )
 
 

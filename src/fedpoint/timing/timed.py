@@ -146,7 +146,7 @@ class Waiting(Timed):
             if value is not None:
                 check_whole(f"Waiting: {name}", value, 1)
         if self.dropout > 0 and self.deadline is None:
-            raise FedpointError("Waiting: an answer that never comes is waited for without end: give deadline=")
+            raise FedpointError("Waiting: a round would wait forever for an answer that never comes: give deadline=")
 
     def slots(self, agents: int) -> int:
         self.clock.fits(agents)

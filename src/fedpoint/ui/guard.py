@@ -96,12 +96,12 @@ class Guard:
             return 413, "A request here has no body."
         # A name that leads here but is not ours: another site that has its name point to this machine.
         if not self._host_allowed(host_of(headers.get("host", ""))):
-            return 421, "This page does not go by that name. Open it by the address that `fedpoint ui` printed."
+            return 421, "This page is not served under that name. Open the address that `fedpoint ui` printed."
         elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if "origin" in headers:  # what browsers say that do not say the above
             elsewhere = elsewhere or headers["origin"].partition("://")[2] != headers["host"]
         if elsewhere and scope["path"].startswith("/api/"):
-            return 403, "Other sites may not ask here."
+            return 403, "Requests from other sites are refused."
         return None
 
     def _host_allowed(self, name: str) -> bool:

@@ -268,7 +268,7 @@ def serve(
         page = Page(runs, host, token, warm)
         return page
 
-    about = f"Runs: {runs}. The playground compiles in the background. Ctrl-C ends it."
+    about = f"Runs: {runs}. The playground compiles in the background. Ctrl-C stops it."
     try:
         serve_page(make, host, port, ("fedpoint ui", about), tell, started)
     finally:

@@ -37,9 +37,9 @@ class Starter:
         made = content(given)
         with self._lock:
             if self._closed:
-                raise FedpointError("fedpoint ui is ending: start it again")
+                raise FedpointError("fedpoint ui is shutting down: start it again")
             if len(self.running()) >= MOST:
-                raise FedpointError(f"{MOST} runs that were started here go on: stop one, or wait for its end")
+                raise FedpointError(f"{MOST} runs that were started here are running: stop one, or wait for one to end")
             self.root.mkdir(parents=True, exist_ok=True)
             name, file = self._written(disk.to_toml(made))
             said = tempfile.TemporaryFile()  # noqa: SIM115 - `_wait` closes it
@@ -71,7 +71,7 @@ class Starter:
             while not (self.root / name / "run.json").exists():
                 if process.poll() is not None and not (self.root / name / "run.json").exists():
                     said.seek(0)
-                    last = said.read().decode(errors="replace").strip().splitlines() or ["it ended without a word"]
+                    last = said.read().decode(errors="replace").strip().splitlines() or ["it ended without a message"]
                     (self.root / f"{name}.toml").unlink(missing_ok=True)
                     raise FedpointError(f"the run did not start: {last[-1]}")
                 if time.monotonic() > end:
@@ -83,7 +83,7 @@ class Starter:
     def stop(self, name: str) -> None:
         """End a run that was started here; `fedpoint resume` continues it."""
         if name not in self.running():
-            raise FedpointError(f"no run {name[:60]!r} that was started here goes on")
+            raise FedpointError(f"no run {name[:60]!r} that was started here is running")
         self._processes[name].terminate()
 
     def close(self) -> None:

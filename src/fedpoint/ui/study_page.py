@@ -66,7 +66,7 @@ def serve(
     started: Callable[[PageServer], None] = lambda server: None,
 ) -> None:
     """Serve the page until Ctrl-C."""
-    about = "It changes nothing, and nothing leaves this machine. Ctrl-C ends it."
+    about = "It changes nothing, and nothing leaves this machine. Ctrl-C stops it."
     try:
         serve_page(
             lambda token: StudyPage(source, host, token), host, port, ("fedpoint federate page", about), tell, started

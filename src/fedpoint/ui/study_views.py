@@ -154,7 +154,7 @@ def _presence(site: str, status: Status | None) -> str:
     if site not in status.get("approved", [site]):
         return "has not approved it"
     if site in status["unheard"]:
-        return f"not heard of for {status['unheard'][site]:.0f} s"
+        return f"silent for {status['unheard'][site]:.0f} s"
     return "connected" if site in status["sites"] else "not connected"
 
 

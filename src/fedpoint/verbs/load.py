@@ -317,7 +317,9 @@ class LoadedRun(Run):
     def _file(self) -> Experiment:
         """What the file says that the run comes from."""
         if self.origin.reader is None:
-            raise FedpointError(f"nobody reads the file that the run in {self.stored.path} comes from: use fp.load")
+            raise FedpointError(
+                f"nothing here reads the file that the run in {self.stored.path} comes from: use fp.load"
+            )
         return self.origin.reader(self.config["experiment"], self.origin.given.get("problem"))
 
     @cached_property
@@ -438,7 +440,7 @@ class LoadedRun(Run):
         place = Place(self.stored.path, self.config.get("experiment", {}))
         done = run_on(given, self.experiment(self._start()), RunGoal(rounds, stop, evaluate), place, callbacks)
         if done is None:
-            raise FedpointError("a run is gone on with by process 0, which keeps its folder: start the others with run")
+            raise FedpointError("process 0 resumes a run, because it keeps its folder: start the others with run")
         return done
 
     def _stopped(self, stop: Stop | None) -> bool:

@@ -55,7 +55,7 @@ def price(
     check_count("rounds", rounds, 1)
     check_count("runs", runs, 0)
     if runs == 1:
-        raise FedpointError("runs must be 0 (forecasts alone), or 2 at least: one run has no standard error")
+        raise FedpointError("runs must be 0 (forecasts only) or at least 2: one run has no standard error")
     experiment = as_experiment(algorithm, problem, options)
     ways = [as_channel(one) for one in channels]
     if not ways:

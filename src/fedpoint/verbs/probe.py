@@ -77,8 +77,8 @@ def _checked_step(experiment: Experiment) -> float:
             "a probe is for one model at a fusion center, in rounds: leave out network=, share=, clocks"
         )
     if experiment.bind().oracle.moves:
-        raise FedpointError("a probe draws samples by themselves, and these come from worlds that go on")
+        raise FedpointError("a probe draws independent samples, and this problem samples along trajectories")
     step = experiment.algorithm.step
     if not isinstance(step, float) or step <= 0:
-        raise FedpointError(f"a probe predicts for one local step above 0, got {step!r}: give a number")
+        raise FedpointError(f"a probe needs a step that is a number above 0; got {step!r}")
     return step

@@ -35,8 +35,8 @@ def folder() -> Path | None:
         return None  # a read-only home: compile every time
     if why is not None:
         warnings.warn(
-            f"compiled programs in {found} are not used, since {why}: anybody's program could be run from there. Give "
-            "FEDPOINT_CACHE a folder of your own (mode 0700), or off",
+            f"compiled programs in {found} are not used, because {why} and could have planted programs there. Set "
+            "FEDPOINT_CACHE to a folder of your own (mode 0700), or to off",
             stacklevel=2,
         )
         return None

@@ -100,5 +100,5 @@ class Connection:
         """Post signed documents; why the server refused some."""
         found = self.board({"post": [[kind, text] for kind, text in documents]})
         if "refused" not in found:
-            raise NoAnswerYet(f"the server at {self.kit.server} took nothing ({self.trouble})")
+            raise NoAnswerYet(f"the server at {self.kit.server} accepted nothing ({self.trouble})")
         return found["refused"]

@@ -224,7 +224,7 @@ class HubController(Controller):
         except NoAnswerYet as error:
             state, said = "waiting", str(error)
         except Stopped as error:
-            state, said = ("waiting", "a site has come") if self.again else ("stopped", str(error))
+            state, said = ("waiting", "a site has connected") if self.again else ("stopped", str(error))
         except Diverged as error:
             state, said = "diverged", str(error)
         except FedpointError as error:
@@ -232,7 +232,7 @@ class HubController(Controller):
         except Aborted:
             state, said = "waiting", "the engine ended the job: a site or its job went away"
         except Exception:
-            said = "a fault of fedpoint's: the server's log has it"
+            said = "an internal error of fedpoint: see the server's log"
             self.log_error(fl_ctx, traceback.format_exc())
         self.engine.close()
         self._hand_over(folder, {"state": state, "message": said})

@@ -268,7 +268,7 @@ class Lead(Connection):
 
     def _outcome(self, job: str, folder: Path) -> Outcome:
         """How the segment ended, downloaded from the engine with the hub's folder."""
-        lost = Outcome(state="waiting", message="the job went away without a word")
+        lost = Outcome(state="waiting", message="the job ended without a message")
         with tempfile.TemporaryDirectory(prefix="fedpoint-") as work:
             where = self.ask("download_job_result", job, work)
             found = sorted(Path(where or work).rglob("outcome.json"))

@@ -213,7 +213,7 @@ def take_certificate(kit: Kit, text: str) -> None:
         made = certificates.from_pem(text.encode())
         if made.not_valid_after_utc > kit.certificate.not_valid_after_utc:
             kit.take(made)
-            note(kit.folder, f"the certificate was renewed: it is good until {made.not_valid_after_utc:%Y-%m-%d}")
+            note(kit.folder, f"the certificate was renewed: it is valid until {made.not_valid_after_utc:%Y-%m-%d}")
 
 
 def note(kit: Path, text: str) -> None:

@@ -28,7 +28,7 @@ class Presence(NamedTuple):
 
 
 def look(ask: Ask) -> dict[str, Presence]:
-    """The sites that the server knows. It forgets one that was not heard of for half a minute."""
+    """The sites that the server knows. It forgets one that was silent for half a minute."""
     ask("set_timeout", REPLY)
     said = ask("get_client_job_status") or []
     ask("unset_timeout")

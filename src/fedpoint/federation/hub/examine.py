@@ -84,7 +84,7 @@ class Examiner:
         center.put_back(before)
         if not said:
             raise Diverged(
-                f"the model left the finite numbers in round {round}, and no answer stands out "
+                f"the model became infinite or NaN in round {round}, and no answer stands out "
                 f"({norms_in_words(norms)}): take a smaller step",
                 round,
             )

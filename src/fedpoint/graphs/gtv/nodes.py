@@ -48,7 +48,7 @@ def check_convex(task: Problem, start: Model | None) -> None:
     if task.linear or start is not None or task.convex is True:
         return
     why = "it is not known whether the losses are convex" if task.convex is None else "the losses are not convex"
-    word = " (Loss takes your word: convex=True)" if task.convex is None else ""
+    word = " (if they are, say so: Loss(..., convex=True))" if task.convex is None else ""
     raise FedpointError(f"{why}{word}: give start=, and what is found is a stationary point")
 
 

@@ -269,7 +269,7 @@ def _conclude(children: list[Child], given: Processes) -> None:
             )
     if given.process is not None and all(child.doing == JOINING for child in children):  # jax ends a process that waits
         raise FedpointError(
-            f"not all of the {given.count} processes came to {given.coordinator} within {given.patience:g} s: "
+            f"not all of the {given.count} processes reached {given.coordinator} within {given.patience:g} s: "
             "start the others, each with its own number, and check the address"
         )
     culprit = min(gone or children, key=lambda c: 0 if (c.process.exitcode or 0) == -signal.SIGKILL else 1)
