@@ -161,7 +161,9 @@ class Problem(Made):
 
     def start(self) -> Model:
         """The model a run starts from when none is given."""
-        raise FedpointError(f"{type(self).__name__} has no start(): write it, it returns the model a run starts from")
+        raise FedpointError(
+            f"{type(self).__name__} has no start(): define it to return the model that a run starts from"
+        )
 
     def learnt(self, model: Tree) -> Model:
         """What is learnt of a model as its user wrote it: all of it, unless a problem says otherwise.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from fedpoint.core.numbers import counted, finite
+from fedpoint.core.numbers import counted, finite, with_error
 from fedpoint.core.types import Plain
 from fedpoint.results.labels import short
 from fedpoint.theory.choice import KINDS
@@ -183,8 +183,7 @@ def _numbers(f: Forecast) -> list[str]:
         lines = [f"  ends at     {'its limit' if f.noise_bias else 'its fixed point'}"]
     else:
         itself = goal if f.own_models else "w* itself"
-        error = f" +- {f.limit_error:.1g}" if f.limit_error else ""
-        lines = [f"  ends at     {itself if f.bias == 0 else f'{f.bias:.4g}{error} from {goal}'}"]
+        lines = [f"  ends at     {itself if f.bias == 0 else f'{with_error(f.bias, f.limit_error)} from {goal}'}"]
         if f.noise_bias:
             rest = "samples that depend on each other" if f.along_trajectories else "noise"
             lines.append(
@@ -200,8 +199,8 @@ def _numbers(f: Forecast) -> list[str]:
         said = f"none: {f.contraction.reason}" if kappa is None else f"{kappa:.6g} in the block-maximum norm"
         lines.append(f"  contraction {said}")
     if f.floor is not None:
-        error = "" if f.standard_error is None else f" +- {f.standard_error:.1g}"
-        lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {f.variance:.4g}{error}")
+        variance = with_error(f.variance, f.standard_error)
+        lines.append(f"  floor       {f.floor:.4g} = bias^2 {f.bias2:.4g} + variance {variance}")
     return lines + _without_channel(f)
 
 

@@ -71,7 +71,7 @@ class Accuracy(NamedTuple):
 
     def __str__(self) -> str:
         side = "higher" if self.floor > 0 else "lower"
-        said = f"{self.beside} the floor {abs(self.floor):.1%} {side} (+- {self.error:.1%})"
+        said = f"{self.beside} the floor {abs(self.floor):.1%} {side} (standard error {self.error:.1%})"
         said += f" and the shift by noise {self.shift:.0%} elsewhere"
         return said if self.good else f"not accurate: {said}"
 

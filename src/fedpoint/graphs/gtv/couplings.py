@@ -15,7 +15,7 @@ from fedpoint.core.arguments import checked, checked_methods
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.kinds import Count, Positive, Seed, Within
-from fedpoint.core.numbers import counted
+from fedpoint.core.numbers import counted, with_error
 from fedpoint.core.text_table import aligned
 from fedpoint.core.types import Model
 from fedpoint.graphs.gtv.minimum import minimise, solve
@@ -137,8 +137,8 @@ class Choice:
     def __repr__(self) -> str:
         edge = "" if not self.at_edge else ", at the edge of the couplings tried"
         return (
-            f"<coupling {self.coupling:.4g}{edge}: held-out error {self.errors[self.best]:.6g} "
-            f"+- {self.standard_errors[self.best]:.2g} ({self.how})>"
+            f"<coupling {self.coupling:.4g}{edge}: held-out error "
+            f"{with_error(self.errors[self.best], self.standard_errors[self.best])} ({self.how})>"
         )
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from fedpoint.channel import Channel
 from fedpoint.core.algorithm import CATALOGUE, Algorithm, find
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError
-from fedpoint.core.numbers import counted
+from fedpoint.core.numbers import counted, with_error
 from fedpoint.core.record import owner_of, values_of
 from fedpoint.core.wrapped import Wrapped
 from fedpoint.experiment import Experiment
@@ -289,7 +289,7 @@ def _samples(evidence: Evidence, match: Match) -> tuple[list[Finding], Reason | 
     if found is None:
         return [], None
     mistake = found.mistake
-    words = f"the variance of a round is {found.ratio:.3f} +- {found.error:.3f} of that of fresh samples"
+    words = f"the variance of a round is {with_error(found.ratio, found.error)} of that of fresh samples"
     if found.reused is not None:
         words += f" (one sample for all local steps: {found.reused.variance / found.fresh.variance:.3f})"
     expected = f"at most 1 within {SCORE:g} standard errors"
