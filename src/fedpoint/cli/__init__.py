@@ -145,7 +145,7 @@ def main() -> None:
     """fedpoint: federated optimisation that knows where it will end.
 
     \b
-    fedpoint lab             watch federated averaging end where it must
+    fedpoint lab             compare federated averaging with its exact prediction
     fedpoint new mine        write mine.toml, a file to start from
     fedpoint run mine.toml   run the experiment that it describes
     fedpoint algorithms      list the algorithms

@@ -44,7 +44,7 @@ def certify(
 ) -> None:
     """Find out which method a Python file implements, and which mistake it makes.
 
-    NAME is a function round(w, agents) -> w, an algorithm's class, or an object of one. The file is executed. Exit
+    NAME is a function round(w, agents) -> w, a class of fp.Algorithm, or an object of one. The file is executed. Exit
     status: 0 if it passed, 1 if it was convicted of a mistake, 3 if the verdict is unknown.
     """
     from fedpoint.verbs.certify import certify as examine

@@ -171,7 +171,7 @@ def stop(study: str, project: Path | None) -> None:
 @options.as_json
 @options.quiet
 def demo(rounds: int, port: int, keep: Path | None, as_json: bool, quiet: bool) -> None:
-    """Try it: a server and three banks on this machine.
+    """Run a server and three banks on this machine, to try it out.
 
     Trains a credit score with mutual TLS, prints the result beside a simulation on the pooled rows, and removes
     everything that it created.

@@ -208,8 +208,8 @@ def revoke(party: str, project: Path | None, offline: bool) -> None:
 def study(file: Path, project: Path | None, offline: bool) -> None:
     """Sign an experiment with its terms, as a study.
 
-    FILE becomes the next version of that study. Sites fetch it from the server, see what changed, and decide. Nothing
-    else travels: no new keys, no courier.
+    FILE becomes the next version of that study. Sites fetch it from the server, see what changed, and decide. No new
+    keys are needed.
     """
     from fedpoint.federation.identity.difference import differences
 

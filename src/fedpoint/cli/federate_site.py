@@ -70,9 +70,9 @@ def join(kit: Path, certificate: Path) -> None:
 def site(kit: Path, lift_stop: bool) -> None:
     """Connect a site to its project, and stay connected.
 
-    KIT is the site's kit (default: this folder). Studies that the leader signs are fetched and named; `fedpoint
-    federate approve` decides about them, or KIT/policy.toml by itself. Nothing runs on the data before that. Ctrl-C
-    ends it; start it again to rejoin.
+    KIT is the site's kit (default: this folder). Studies that the leader signs are fetched and announced; decide about
+    them with `fedpoint federate approve`, or let KIT/policy.toml decide. Nothing runs on the data before that. Ctrl-C
+    stops it; start it again to rejoin.
 
     Orders that an approved study does not allow are refused and listed. Three in a row stop the site: it takes part
     again when it is started with --lift-stop.

@@ -24,7 +24,7 @@ MINIMISE = ("communication", "bytes", "computation", "time")
 @click.option("--target", type=float, metavar="X", help="Expected error (or loss) to reach, instead of the file's.")
 @click.option("--budget", type=float, metavar="X", help="Upper limit of the cost that is minimised.")
 @click.option("--minimise", type=click.Choice(MINIMISE), help="Cost to minimise, instead of the file's.")
-@click.option("--measure", type=click.Choice(["error", "loss"]), help="What the target is of, instead of the file's.")
+@click.option("--measure", type=click.Choice(["error", "loss"]), help="Quantity that has to reach the target.")
 @click.option(
     "--confidence",
     type=click.FloatRange(0.5, 1, max_open=True),

@@ -65,9 +65,9 @@ def prove(
 ) -> None:
     """Compute the worst case of a method over all agents of a class.
 
-    METHOD is a name in the catalogue, or a class in a Python file (my_method.py:Mine), which is executed. Computed are
-    the contraction, the bias, the distance after --rounds and the largest step. On a network all agents are joined and
-    each keeps half of the weight.
+    METHOD is a name in the catalogue, or a class in a Python file (my_method.py:Mine), which is executed. The results
+    are the contraction, the bias, the distance after --rounds and the largest step. On a network all agents are joined
+    and each keeps half of the weight.
     """
     from fedpoint.verbs.prove import prove as worst_of
 
