@@ -26,7 +26,7 @@ class Diffusion(Consensus):
 
     Args:
         step: $\mu$: a number, one per node, or a schedule.
-        local_steps: so many steps between two means.
+        local_steps: local steps between two averages.
         order: "adapt_then_combine" or "combine_then_adapt".
 
     >>> import fedpoint as fp

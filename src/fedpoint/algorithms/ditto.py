@@ -26,7 +26,7 @@ class Ditto(Beside):
     $$v_k \leftarrow v_k - \mu_k (\hat g_k(v_k; z) + \text{pull}\,(v_k - w)), \qquad w^+ \text{ as in FedAvg}$$
 
     $E_k$ such steps a round, with samples of their own, at the w that the agent has heard. v_k is the agent's model and
-    stays with it; what is sent is FedAvg's. A pull of 0 is learning alone, a long one the common model.
+    stays with it; what is sent is FedAvg's. A pull of 0 is learning alone, a large one the common model.
 
     Args:
         step, local_steps, normalise, optimiser: of FedAvg; the step and the number of steps are those of v_k too, the

@@ -32,7 +32,7 @@ class ExactDiffusion(Corrected):
 
     Args:
         step: $\mu$: a number, or one per node.
-        local_steps: so many steps between two means.
+        local_steps: local steps between two averages.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])

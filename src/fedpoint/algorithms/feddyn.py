@@ -45,7 +45,7 @@ class FedDyn(Algorithm):
     Args:
         step: $\mu$, the local step; not used when exact.
         local_steps: $E_k$, local steps per round: a number, one per agent, `fp.steps.Epochs` or `fp.steps.Stragglers`.
-        pull: $a$, Acar et al.'s alpha. Small pulls trust the agents more: faster with everyone, restless with few.
+        pull: $a$, Acar et al.'s alpha. Small pulls trust the agents more: faster with everyone, noisier with few.
         exact: solve the local problem exactly (closed form for quadratics, else Newton's method to rounding).
 
     >>> import fedpoint as fp

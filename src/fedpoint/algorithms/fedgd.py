@@ -130,7 +130,7 @@ class FedSGD(OnNetwork):
     Args:
         step: $\eta$: a number, one per node, or a schedule.
         coupling: $\alpha$, how strongly neighbours are held together; 0 is everyone alone.
-        local_steps: so many steps a tick, the neighbours' models held fixed.
+        local_steps: local steps in a tick, with the neighbours' models held fixed.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic([1.0, 1.0], [[0.0], [1.0]], noise=0.1)

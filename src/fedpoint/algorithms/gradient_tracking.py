@@ -40,7 +40,7 @@ class GradientTracking(Corrected):
 
     Args:
         step: $\mu$, one number for all nodes.
-        local_steps: so many steps between two means.
+        local_steps: local steps between two averages.
 
     >>> import fedpoint as fp
     >>> quad = fp.problems.Quadratic(1.0, [[0.0], [2.0]])

@@ -29,7 +29,7 @@ class Pushed(NamedTuple):
 
 
 class PushSum(Consensus):
-    r"""Nodes hand on shares of a sum of models and of a sum of ones, and divide the one by the other.
+    r"""Nodes pass on shares of a sum of models and of a sum of ones; a node's model is the ratio of the two.
 
     $$v_i = \sum_j W_{ij} x_j, \qquad y_i^+ = \sum_j W_{ij} y_j, \qquad w_i = v_i / y_i^+, \qquad
     x_i^+ = v_i - \mu\, \hat g_i(w_i)$$

@@ -39,7 +39,7 @@ class Heard(NamedTuple):
 
 
 class Attack(Record):
-    """What the agents with these numbers do. Subclass it and write `sent` for an attack of your own.
+    """What the agents with these numbers send instead of their messages. Subclass it and write `sent` for your own.
 
     An attacker works honestly, memory included, and sends something else: it does not honour what a channel asks of an
     agent, such as a clip. Attackers know each other and all honest messages of the round.

@@ -71,7 +71,8 @@ class ChannelContext(NamedTuple):
 
 
 class Channel(Record):
-    """A message's way. This one changes nothing; subclass it and write `encode` (and `decode`) for one of your own.
+    """What happens to a message on its way: here nothing. Subclass it and write `encode` (and `decode`) for one of
+    your own.
 
     It acts on all that an agent sends, control variates included, whatever the method; on a network on what a node
     tells its neighbours.

@@ -23,7 +23,7 @@ from fedpoint.verbs.load import LoadedRun
 def load(
     path: str | Path, problem: Problem | None = None, *, allow: Sequence[str] = (), **given: Unpack[Others]
 ) -> LoadedRun | Predictor:
-    """A run read back from its folder, or a model from the file that `fp.export` wrote, which predicts.
+    """Read a run back from its folder, or a model from the file that `fp.export` wrote.
 
     Of a run, rounds, models, metrics, memories, costs and evaluation come from the disk, and errors and losses where
     they were evaluated while it ran; otherwise they are computed when asked for, from the problem. A run from a TOML

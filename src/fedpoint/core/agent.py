@@ -218,7 +218,7 @@ def _sample(a: Array, e: Number) -> Array:
 
 
 def descend(agent: Agent, start: Tree, steps: Number, advance: Advance) -> Tree:
-    """The one inner loop: y <- advance(y, e) for e = 0 .. steps-1.
+    """Take an agent's local steps: y <- advance(y, e) for e = 0 .. steps-1.
 
     Args:
         agent: whose loop it is.

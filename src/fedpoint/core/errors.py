@@ -19,7 +19,7 @@ class FedpointError(ValueError):
 
 
 class Diverged(FedpointError):
-    """A run left the finite numbers. The command line exits with status 4.
+    """The model of a run became infinite or NaN. The command line exits with status 4.
 
     Args:
         message: what happened, in words.

@@ -26,7 +26,7 @@ LARGE = {True: 1000, False: 100}
 
 
 class PlanNotice(UserWarning):
-    """algorithm="auto" could not be planned, and what was taken instead."""
+    """algorithm="auto" could not be planned; the message names the method that is used instead."""
 
 
 class Chosen(NamedTuple):

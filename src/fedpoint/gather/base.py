@@ -13,7 +13,7 @@ from fedpoint.core.vector import weighted_sum
 
 
 class Gather(Record):
-    """Subclass it for a robust mean of your own: it is granted the messages themselves.
+    """How a hub merges messages. Subclass it for a robust mean of your own, which receives the messages themselves.
 
     Write `location` for one that goes coordinate by coordinate, `middle` for one that looks at whole messages.
 

@@ -19,7 +19,7 @@ HIGHER = ("accuracy", "auc", "r2", "f1", "precision", "recall", "score")  # bett
 @checked_methods
 @dataclass(frozen=True)
 class Evaluation:
-    """Held-out rows, every so many rounds: what `evaluate=` of `fp.run` takes beside the rows themselves.
+    """Held-out rows to evaluate while a run goes on; `evaluate=` of `fp.run` takes it instead of the rows themselves.
 
     The metrics stand in `run.evaluation`, at `run.evaluated_rounds`, and in the folder beside the records, so that a
     resumed run has the same ones. `run.best` is the model of the round at which the watched metric was best,

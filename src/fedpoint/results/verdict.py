@@ -60,8 +60,8 @@ class Check:
 @checked_methods
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a run: as forecast, contradicted, or undecided: nothing of the forecast could be compared, or the
-    run is not finished.
+    """Whether a run did what was forecast: as forecast, contradicted, or undecided, because nothing could be
+    compared or the run is not finished.
 
     Attributes:
         outcome: "as forecast", "contradicted" or "undecided".

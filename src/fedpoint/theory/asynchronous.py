@@ -50,7 +50,7 @@ class Bounds:
     Attributes:
         kappa: the contraction factor.
         B: the bound of asynchrony, in ticks.
-        ticks: (n,) at which the bounds are told.
+        ticks: (n,) the ticks of the bounds.
         safe: (n,) kappa^(1 + floor((k - B)/(2B))) for k >= B, 1 before: never violated, and attained.
         printed: (n,) lecture 003's kappa^(k/(2B + 1)), which fails for small k where B >= 2.
 

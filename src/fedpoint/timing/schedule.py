@@ -90,8 +90,8 @@ class Links(Together):
 class RandomLinks(Together):
     """All nodes work in every tick, and each link between two of them fails with probability `loss`, independently.
 
-    Both ends know of it: a node takes its own message in place of one that did not come, so that no weight is lost
-    and mixing matrices stay doubly stochastic. On a directed network who speaks keeps what could not be handed on.
+    Both ends know of it: a node uses its own message in place of one that did not arrive, so that no weight is lost
+    and mixing matrices stay doubly stochastic. On a directed network the sender keeps what it could not pass on.
 
     Args:
         loss: the probability that a link fails in a tick, both ways.

@@ -56,7 +56,7 @@ def correlated(
     terms: Whole = 2,
     **options: Unpack[MethodOptions],
 ) -> Channel:
-    r"""The channel [Clip, noise] that spends a target of privacy with the least forecast error after so many rounds.
+    r"""Find the channel [Clip, noise] that meets a privacy target with the least forecast error after so many rounds.
 
     Args:
         algorithm: a method, for instance `fp.FedAvg(step=0.1)`, or an `fp.Experiment`, then without a problem.

@@ -32,7 +32,7 @@ def forecast(
     measure: str = "error",
     **options: Unpack[MethodOptions],
 ) -> Forecast:
-    """Where a run will end, how far from the optimum, how fast and how noisy.
+    """Predict where a run ends, how far from the optimum, how fast and how noisily.
 
     Args:
         algorithm, problem: as in `fp.run`: a method, or its name with its hyper-parameters among the options; or an

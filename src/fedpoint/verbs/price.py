@@ -34,8 +34,8 @@ def price(
     delta: float = 1e-5,
     **options: Unpack[MethodOptions],
 ) -> Price:
-    """Put ways to send messages side by side: the error after the rounds (forecast, and the mean over runs), bytes sent
-    to the hub, and the epsilon that is spent.
+    """Compare ways to send messages: the error after the rounds (forecast, and the mean over runs), the bytes sent
+    to the hub, and the epsilon spent.
 
     Args:
         algorithm: a method, for instance `fp.FedAvg(step=0.1)`, or an `fp.Experiment`, then without a problem.
@@ -43,7 +43,7 @@ def price(
         channels: channels, lists of them, or None for messages as they are.
         rounds: of every run.
         runs: of each channel, for the mean; 0: forecasts alone.
-        delta: at which epsilons are told.
+        delta: of the epsilons.
         options: as in `fp.Experiment`.
 
     >>> import fedpoint as fp

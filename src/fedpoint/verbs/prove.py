@@ -48,7 +48,7 @@ def prove(
     claims: Sequence[Name] = NAMES,
     attain: bool = False,
 ) -> Proof:
-    r"""The worst that a method can do, over all agents of a class: by semidefinite programmes, no run.
+    r"""Compute the worst case of a method over all agents of a class, by semidefinite programming.
 
     The method's own round is run on symbolic vectors; what is known of agents is that their gradients fit together as
     those of $L$-smooth, $\mu$-strongly convex losses do (performance estimation). Everyone takes part with equal

@@ -87,11 +87,11 @@ def run(
             every so many rounds while the run goes on, may end it, and keeps the best model.
         stop: a tolerance on the mean squared error (or, without a known solution, on the squared change of the
             model between records), or a function (round, model, error) -> bool; models and errors lead with repeats.
-        callbacks: called with a `Progress` after every segment of rounds; trackers (`fp.trackers`) among them follow
-            the run from its start to its end.
-        processes: over how many processes the agents are shared out, or `fp.Processes` with more to say about it. The
-            same bits whatever their number; those of a run in this process but for rounding. In a script, call it below
-            `if __name__ == "__main__"`.
+        callbacks: functions that get a `Progress` after every segment of rounds, and trackers (`fp.trackers`), which
+            follow the run from start to end.
+        processes: the number of processes to split the agents over, or an `fp.Processes`. The bits do not depend on
+            the number, and equal those of a run in this process up to rounding. In a script, call it
+            below `if __name__ == "__main__"`.
         options: the other arguments of `fp.Experiment`: participation, network, schedule, channel, gather, share,
             start, exact, seed, repeats, record_every, memories, metrics.
 

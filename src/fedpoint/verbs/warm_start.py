@@ -17,8 +17,8 @@ from fedpoint.store.folder import load_model
 
 @checked
 def warm_start(path: str | Path, problem: Problem) -> Model:
-    """The model of a file, as `start=` takes it for a problem. Only models are read: a run that goes on as if it had
-    never stopped is resumed (`fp.load(folder).extend`).
+    """Read the model of a file as `start=` takes it for a problem. To continue a run as if it had never stopped,
+    resume it instead (`fp.load(folder).extend`).
 
     Args:
         path: what `run.export` wrote, or the folder of a finished run.

@@ -344,7 +344,7 @@ def local_sgd_bounds(
         participation: who takes part; a number L is `fp.Uniform(L)`, None is everyone.
         start: the model at round 0; default: the problem's start.
         exact: exact fields: no sampling noise.
-        rounds: after which the bounds are told.
+        rounds: the rounds after which the bounds hold.
         radius: of the ball about w*; for affine fields (least squares, streams, quadratics, full or in batches).
         sigma2, G2: the constants by hand instead: $E|\text{noise}|^2$, one or one per agent, and $E|g(x; z)|^2$.
 

@@ -120,7 +120,8 @@ class Settings(Splits):
 def baselines(
     X: Cells, y: ArrayLike, groups: ArrayLike, network: Network | None = None, **options: Unpack[BaselineOptions]
 ) -> Baselines:
-    """Local models, one pooled model, federated ones and models coupled over a graph: held-out error of each agent.
+    """Compare local models, one pooled model, federated ones and models coupled over a graph by each agent's
+    held-out error.
 
     All are linear in the columns and a constant, with squared errors for numbers and logistic or softmax losses for
     classes. Columns are scaled to variance 1, and predictions start from the target's mean (or the classes'

@@ -91,9 +91,9 @@ def plan(
 ) -> Plan:
     """Choose algorithm, step, local steps, participation and rounds that reach a target at the least cost.
 
-    From forecasts. Where they are exact nothing is run; where they are not, the first choice is run before it is
-    called the best, and gives way to the next one if it misses the target. What is promised is the mean over runs, or
-    with a confidence a share of single runs.
+    The choice is made from forecasts. Where they are exact nothing is run; where they are not, the first choice is run
+    before it is called the best, and gives way to the next one if it misses the target. The promise is about the mean
+    over runs or, with a confidence, about a share of single runs.
 
     Args:
         problem: or an experiment, which fixes everything but method, step, local steps and participants.

@@ -36,7 +36,7 @@ CLOSING = 30.0  # seconds for an interrupted job to put its last rounds on disk
 
 
 class Processes(Record):
-    """Over which processes is a run shared out?
+    """The processes that a run is split over.
 
     Args:
         count: how many.
