@@ -19,6 +19,11 @@ PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_has_a_blank_to_be_filled_in(page):
+    assert re.findall(r"@[A-Z]+@", page.read_text()) == []
+
+
 def test_table_of_algorithms():
     text = (ROOT / "README.md").read_text()
     table = re.search(r"<!-- algorithms:.*?-->\n(.*?)\n?<!-- /algorithms -->", text, re.S)
