@@ -1,8 +1,8 @@
 """What stands in a file? CSV and Parquet as columns of numbers or of words, without a Python object per cell.
 
-A CSV file is read in pieces of a few megabytes. A piece goes through a parser in C where it is plain: that of pandas
-where pandas is installed (3.1 or newer, which rounds correctly), else NumPy's. What they refuse, cells that are empty
-or wrong, goes through Python's csv, which can tell why. All three read the same numbers, to the bit.
+A CSV file is read in pieces of a few megabytes. A piece of a large file goes through pandas' parser in C where it is
+plain. What that refuses, such as cells that are wrong, goes through Python's csv, which can tell why. Both read the
+same numbers, to the bit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.files import open_file
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 Cell: TypeAlias = str | float | bool | None
 PIECE = 1 << 22  # characters read at once
 LONGEST_ROW = 1 << 26  # characters: what has no end of a line for so long is no table
-SMALL = 1 << 21  # bytes of a file, up to which importing pandas would take longer than reading
+SMALL = 1 << 24  # bytes of a file, up to which importing pandas would take longer than reading
 LARGE = 1e100  # a number whose square is still one, whatever it is added to
 FAR = 100_000  # rows, beyond which a file is not read again to quote a cell
 SHOWN = 6  # mistakes of a table that are listed
@@ -116,7 +115,7 @@ def read_columns(
     """The columns of a CSV or Parquet file, by name, and what is wrong with those that are not among them.
 
     wanted: only these. words: read as words though they may look like numbers; names: likewise, and only an empty cell
-    is missing (NA is Namibia). parser: "pandas", "numpy" or "csv"; default by size and what is installed.
+    is missing (NA is Namibia). parser: "pandas" or "csv"; default by size.
     """
     header = header_of(path, separator)
     growing = [
@@ -239,8 +238,7 @@ def _csv_header(path: Path, separator: str) -> list[str]:
 
 def _read_csv(path: Path, layout: _Layout, columns: list[Growing], parser: str | None, wrong: list[str]) -> None:
     if parser is None:
-        parser = "pandas" if path.stat().st_size > SMALL and _has_pandas() else "numpy"
-    fast = {"pandas": _by_pandas, "numpy": _by_numpy, "csv": None}[parser]
+        parser = "pandas" if path.stat().st_size > SMALL else "csv"
     row, headed = 0, False
     try:
         for text in _lines(path):
@@ -251,7 +249,7 @@ def _read_csv(path: Path, layout: _Layout, columns: list[Growing], parser: str |
                 text, headed = _below_header(text, layout.separator), True
                 sample, text = _first_lines(text, 100)  # tells numbers from words
                 row += _by_csv(sample, layout, columns, row, wrong)
-            found = fast(text, layout, columns) if fast is not None and text else None
+            found = _by_pandas(text, layout, columns) if parser == "pandas" and text else None
             row += _by_csv(text, layout, columns, row, wrong) if found is None else found
     except csv.Error as error:
         raise FedpointError(f"{shown(path)}: after row {row}: {error}") from None
@@ -286,35 +284,14 @@ def _by_csv(text: str, layout: _Layout, columns: list[Growing], before: int, wro
     return len(rows)
 
 
-def _by_numpy(text: str, layout: _Layout, columns: list[Growing]) -> int | None:
-    """np.loadtxt: None where a cell is missing or wrong, or a row has another length."""
-    kinds: list[tuple[str, DTypeLike]] = [(str(i), "S1") for i in range(layout.width)]  # what is not read: cut short
-    for column, place in zip(columns, layout.places, strict=True):
-        kinds[place] = (str(place), object if column.words_next else float)
-    if text.isspace():  # of which loadtxt warns
-        return 0
-    try:
-        made = np.loadtxt(
-            io.StringIO(text), np.dtype(kinds), delimiter=layout.separator, quotechar='"', comments=None, ndmin=1
-        )
-    except (ValueError, UnicodeEncodeError):
-        return None
-    for column, place in zip(columns, layout.places, strict=True):
-        values = made[str(place)]
-        if column.words_next:
-            column.add_words(None, values)
-        else:
-            column.add_numbers(values)
-    return len(made)
-
-
 def _by_pandas(text: str, layout: _Layout, columns: list[Growing]) -> int | None:
     """The parser of pandas: None where a cell is wrong, or where it would not notice a row of another length."""
     import pandas
 
     raw = text.encode()
     if '"' in text or not _even(raw, layout):
-        return _by_numpy(text, layout, columns)
+        return None
+    rounds_correctly = tuple(int(part) for part in pandas.__version__.split(".")[:2]) >= (3, 1)
     kinds = {p: "category" if c.words_next else float for c, p in zip(columns, layout.places, strict=True)}
     blank = {p: sorted(c.blank) for c, p in zip(columns, layout.places, strict=True)}
     try:
@@ -328,6 +305,7 @@ def _by_pandas(text: str, layout: _Layout, columns: list[Growing]) -> int | None
             dtype=kinds,
             na_values=blank,
             keep_default_na=False,
+            float_precision=None if rounds_correctly else "round_trip",
         )
     except (ValueError, OverflowError):  # pandas' ParserError is a ValueError
         return None
@@ -347,16 +325,6 @@ def _even(raw: bytes, layout: _Layout) -> bool:
     ends = np.flatnonzero(bytes_ == ord("\n"))
     between = np.flatnonzero(bytes_ == ord(layout.separator))
     return bool((np.diff(np.searchsorted(between, ends), prepend=0) == layout.width - 1).all())
-
-
-@cache
-def _has_pandas() -> bool:
-    """Whether pandas is there, new enough to round every number correctly."""
-    try:
-        import pandas
-    except ImportError:
-        return False
-    return tuple(int(part) for part in pandas.__version__.split(".")[:2]) >= (3, 1)
 
 
 # Parquet.
