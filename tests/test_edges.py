@@ -217,7 +217,7 @@ def test_the_room_is_checked_for_one_repeat_too(monkeypatch):
     finally:
         tracemalloc.stop()
     assert "SCAFFOLD with 3,400 agents and a model of 1,660,000 numbers needs about 45 GB of memory" in str(said.value)
-    assert "and there are 24 GB: every agent keeps 6 MB. What would fit: about" in str(said.value)
+    assert "and only 24 GB are available: every agent keeps 6 MB. What would fit: about" in str(said.value)
     fits = int(re.search(r"about ([\d,]+) agents", str(said.value))[1].replace(",", ""))
     numbers = int(re.search(r"a model of about ([\d,]+) numbers", str(said.value))[1].replace(",", ""))
     for agents, size in ((fits, 1_660_000), (3_400, numbers)):  # as it says, within what is counted

@@ -129,7 +129,7 @@ BAD_FILES = {
     "exception": ("x = [1]\n\ny = x[3]\n", "IndexError: list index out of range (bad.py, line 3: y = x[3])"),
     "below": ("def f():\n    return 1 / 0\n\nf()\n", "ZeroDivisionError: division by zero (bad.py, line 2:"),
     "ours": ("import fedpoint as fp\nm = fp.FedAvg(step=-1.0)\n", "(bad.py, line 2: m = fp.FedAvg(step=-1.0))"),
-    "exit": ("import sys\nsys.exit(0)\n", "it exits the program (bad.py, line 2: sys.exit(0)); put what"),
+    "exit": ("import sys\nsys.exit(0)\n", "it exits the program (bad.py, line 2: sys.exit(0)); put code"),
     "beside": ("import crooked\n", "invalid syntax (crooked.py, line 2: y = = 1)"),
 }
 

@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -50,6 +53,22 @@ def test_killed_between_two_rounds_and_in_one(tmp_path):
         assert worker.process is None
     finally:
         worker.close()
+
+
+def test_half_a_message_is_waited_for_until_the_deadline_only(tmp_path, monkeypatch):
+    """Its length says that more comes, and nothing more comes."""
+    half = "import os, struct, sys, time; os.write(int(sys.argv[-1]), struct.pack('!i', 100) + b'half'); time.sleep(99)"
+    honest = subprocess.Popen
+    monkeypatch.setattr(
+        "subprocess.Popen", lambda command, **rest: honest([sys.executable, "-c", half, *command[3:]], **rest)
+    )
+    worker = Worker(tmp_path, 0.5)
+    worker.start()
+    worker.ready = True
+    begun = time.monotonic()
+    with pytest.raises(OSError, match="deadline"):
+        worker.ask(b"order")
+    assert worker.process is None and time.monotonic() - begun < 20
 
 
 def test_a_worker_that_cannot_start_is_an_order_without_an_answer(tmp_path):
