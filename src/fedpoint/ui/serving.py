@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import re
 import secrets
 import socket
 import time
@@ -18,7 +19,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TypeAlias
 
-import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -42,6 +42,7 @@ LOOK = 0.4  # seconds between looks at what is followed
 LONGEST = 600.0  # seconds of one stream; the page then asks again
 STREAMS = 16  # open at a time
 HEAD = 10.0  # seconds in which a request has to arrive
+END_OF_HEAD = re.compile(rb"\n\r?\n")
 BEAT = 15.0  # seconds after which a silent stream says that it is there
 
 Event: TypeAlias = tuple[str, Any]  # of a stream: its name, and what JSON can write; without a name: look again later
@@ -137,32 +138,51 @@ class Streams:
         return StreamingResponse(text(), media_type="text/event-stream")
 
 
-class _TimedProtocol(H11Protocol):
-    """Closes a connection on which no whole request comes in time: uvicorn would wait for ever."""
+class _Timely(asyncio.Protocol):
+    """uvicorn's protocol behind a clock: where the head of a request does not come in time, for which uvicorn would
+    wait for ever, the connection is closed."""
 
-    _timer: asyncio.TimerHandle | None = None
+    def __init__(self, **given: Any):
+        self.inner = H11Protocol(**given)
+        self.rest = b""  # what has come of a head, its end at least
+        self.timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.inner.connection_made(transport)
+        self._begin()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
+        *heads, rest = END_OF_HEAD.split(self.rest + data)
+        self.rest = rest[-3:]
+        if heads:
+            self._stop()
+        if rest:
+            self._begin()
+        self.inner.data_received(data)
+
+    def eof_received(self) -> None:
+        self.inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop()
+        self.inner.connection_lost(exc)
 
-    def _watch(self) -> None:
-        """The time runs from the first byte of a request to the end of its head."""
-        if self.conn.their_state is not h11.IDLE:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = None
-        elif self._timer is None:
-            self._timer = self.loop.call_later(HEAD, self.transport.close)
+    def pause_writing(self) -> None:
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.inner.resume_writing()
+
+    def _begin(self) -> None:
+        if self.timer is None:
+            self.timer = asyncio.get_running_loop().call_later(HEAD, self.transport.close)
+
+    def _stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = None
 
 
 class PageServer(uvicorn.Server):
@@ -213,7 +233,7 @@ def serve_page(
         access_log=False,
         server_header=False,
         ws="none",
-        http=_TimedProtocol,
+        http=_Timely,
         loop="asyncio",
         h11_max_incomplete_event_size=8192,  # of a request's head
         limit_concurrency=64,
