@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
+from fedpoint.core.numbers import with_error
 from fedpoint.core.settings import by_agent
 from fedpoint.theory.operator import Setting
 
@@ -58,7 +59,11 @@ def test_drawn_lineups_tell_how_well_they_know_the_limit():
     f = fp.forecast(fp.FedNova(STEP, lengths), problem, participation=5)
     gap = abs(f.limit[0] - limit_over_subsets(h, e, p, lengths, 5))
     assert 0 < f.limit_error < 0.05 and gap <= 4 * f.limit_error
-    assert not f.exact and f"+- {f.limit_error:.1g} from w*" in f.text() and "drawn sets of participants" in f.text()
+    assert (
+        not f.exact
+        and f"{with_error(f.bias, f.limit_error)} from w*" in f.text()
+        and "drawn sets of participants" in f.text()
+    )
 
 
 def test_a_run_ends_where_it_was_forecast_and_check_tells_another_length():

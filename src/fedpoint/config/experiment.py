@@ -171,7 +171,7 @@ Choices = list[tuple[Plain, Timing | None]]  # what a file says of who works whe
 
 @checked
 def read(path: str | Path, *, allow: Allow = (), problem: Problem | None = None, **overrides: int | None) -> File:
-    """The experiments of a TOML file with their rounds: a sequence of entries with `name`, `experiment` and `rounds`.
+    """Read the experiments of a TOML file: a sequence of entries with `name`, `experiment` and `rounds`.
 
     Args:
         path: the TOML file.

@@ -56,7 +56,7 @@ def _table(e: Experiment | Entry, rounds: int) -> Raw:
 
 @checked
 def schema() -> Raw:
-    """The JSON schema of files: what `read` takes. Editors complete and check TOML by it."""
+    """Return the JSON schema of the files that `read` takes; editors use it to complete and check them."""
     tables: dict[str, list[type[Table]]] = {
         "problem": list(KINDS.values()),
         "algorithm": [methods.table(make) for make in makers().values()],

@@ -58,7 +58,7 @@ class Answering(Participation):
             raise FedpointError("Answering: give either a probability or a trace")
         a = self.probability
         if a is not None and not ((floats(a) > 0) & (floats(a) <= 1)).all():
-            raise FedpointError("Answering: probabilities must lie above 0 and at most at 1")
+            raise FedpointError("Answering: probabilities must be above 0 and at most 1")
         if self.keep is not None and a is not None and np.ndim(a):
             raise FedpointError(
                 "Answering: keeping only the first answers favours agents that answer often, and their chances "

@@ -173,7 +173,7 @@ class Uniform(Participation):
 
 
 class Poisson(Participation):
-    """Each agent by itself with the same probability q, v_k = p_k / q: rounds in which nobody takes part included.
+    """Each agent takes part independently with probability q, v_k = p_k / q; in some rounds nobody does.
 
     Who takes part does not depend on who else does, and weights are fixed numbers: what amplification of privacy by
     sampling is proved for. A round costs as much as its places.
@@ -198,7 +198,7 @@ class Poisson(Participation):
 
     def check(self) -> None:
         if not 0 < self.probability <= 1:
-            raise FedpointError(f"Poisson: the probability must lie above 0 and at most at 1, got {self.probability}")
+            raise FedpointError(f"Poisson: the probability must be above 0 and at most 1, got {self.probability}")
         if self.places is not None and self.places < 1:
             raise FedpointError(f"Poisson: places must be at least 1, got {self.places}")
 

@@ -1,7 +1,7 @@
 """Where is the work done at a site? In a process of its own, which holds data and compiled programs between orders.
 
-Frames over two pipes: 8 bytes of length, then the message. A worker that dies, or takes longer than the deadline, is
-one order without an answer; the next order starts another worker, which remembers from its files.
+Messages over a connection of multiprocessing. A worker that dies, or takes longer than the deadline, is one order
+without an answer; the next order starts another worker, which remembers from its files.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import select
-import struct
 import subprocess
 import sys
+import threading
 import time
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a worker that cannot start should not have loaded much
     from fedpoint.store.disk import Lock
 
-FRAME = 1 << 33  # bytes of a message, at most
+LONGEST = 1 << 33  # bytes of a message, at most
 START = 300.0  # seconds for a worker to be there
 
 
@@ -31,25 +30,22 @@ class Worker:
     def __init__(self, folder: Path, deadline: float):
         self.folder, self.deadline = folder, deadline
         self.process: subprocess.Popen | None = None
-        self.down = self.up = -1
+        self.line: Connection | None = None
         self.ready = False
 
     def start(self) -> None:
         if self.process is not None and self.process.poll() is None:
             return
         self.close()
-        theirs, self.down = os.pipe()
-        self.up, back = os.pipe()
-        with (self.folder / "site.log").open("ab") as log:
+        self.line, theirs = Pipe()
+        with theirs, (self.folder / "site.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedpoint.federation.site.worker", str(self.folder), str(theirs), str(back)],
-                pass_fds=(theirs, back),
+                [sys.executable, "-m", "fedpoint.federation.site.worker", str(self.folder), str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-        os.close(theirs)
-        os.close(back)
         (self.folder / "worker.pid").write_text(str(self.process.pid))
 
     def ask(self, order: bytes) -> bytes:
@@ -57,14 +53,39 @@ class Worker:
         self.start()
         try:
             if not self.ready:  # starting does not count: a worker that is ended while it starts would never be there
-                read_frame(self.up, time.monotonic() + START)
+                self._exchange(None, START)
                 self.ready = True
-            end = time.monotonic() + self.deadline
-            write_frame(self.down, order)
-            return read_frame(self.up, end)
+            return self._exchange(order, self.deadline)
         except OSError:
             self.close()
             raise
+
+    def _exchange(self, order: bytes | None, seconds: float) -> bytes:
+        """Send an order, and hear what comes next. The worker is ended when time is up, also in the middle of a
+        message, whose rest would be waited for without end."""
+        assert self.line is not None and self.process is not None
+        late = threading.Event()
+        worker = self.process
+
+        def end() -> None:
+            late.set()
+            worker.kill()
+
+        timer = threading.Timer(seconds, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            if order is not None:
+                self.line.send_bytes(order)
+            return self.line.recv_bytes(LONGEST)
+        except (EOFError, OSError) as error:
+            if late.is_set():
+                raise TimeoutError("no answer within the deadline") from None
+            if isinstance(error, EOFError | ConnectionError):
+                raise BrokenPipeError("the other end is gone") from None
+            raise
+        finally:
+            timer.cancel()
 
     def give_up(self) -> None:
         """End an order at hand: whoever waits for its answer gets an OSError."""
@@ -73,42 +94,15 @@ class Worker:
             process.kill()
 
     def close(self) -> None:
-        for fd in (self.down, self.up):
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        self.down = self.up = -1
+        if self.line is not None:
+            with contextlib.suppress(OSError):
+                self.line.close()
+        self.line = None
         self.ready = False
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
-
-
-def write_frame(fd: int, data: bytes) -> None:
-    view = memoryview(struct.pack("<Q", len(data)) + data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def read_frame(fd: int, end: float | None = None) -> bytes:
-    (length,) = struct.unpack("<Q", _read(fd, 8, end))
-    if length > FRAME:
-        raise OSError("a frame that is too long")
-    return _read(fd, length, end)
-
-
-def _read(fd: int, count: int, end: float | None) -> bytes:
-    parts: list[bytes] = []
-    while count:
-        if end is not None and not select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
-            raise TimeoutError("no answer within the deadline")
-        part = os.read(fd, min(count, 1 << 20))
-        if not part:
-            raise BrokenPipeError("the other end is gone")
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def _alone(folder: Path) -> Lock:
@@ -125,8 +119,8 @@ def _alone(folder: Path) -> Lock:
             time.sleep(0.2)
 
 
-def main(folder: str, down: str, up: str) -> None:
-    """The worker's end: orders until the pipe is closed."""
+def main(folder: str, end: str) -> None:
+    """The worker's end: orders until the connection is closed."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     part = Path(folder)
     consent = json.loads((part / "consent.json").read_text())
@@ -142,14 +136,15 @@ def main(folder: str, down: str, up: str) -> None:
     lock = _alone(part / "records")  # two workers would write one memory, and what the other wrote last is read first
     identity = kit_identity(part.parents[1], consent["site"]) if study.terms.secure else None
     site = Site(study, consent["site"], part / "records", consent["data"], Floor(**consent["floor"]), identity)
-    write_frame(int(up), b"ready")
+    line = Connection(int(end))
+    line.send_bytes(b"ready")
     while True:
         try:
-            order = read_frame(int(down))
-        except BrokenPipeError:
+            order = line.recv_bytes(LONGEST)
+        except (EOFError, ConnectionError):
             lock.close()
             return
-        write_frame(int(up), site.answer(order))
+        line.send_bytes(site.answer(order))
 
 
 if __name__ == "__main__":
