@@ -22,6 +22,6 @@ def allowed() -> bool:
 OLDER: dict[str, str | bool | int] = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 LITTLE: dict[str, str | bool | int] = {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
 
-# In the place of jax.jit, at the top of a program only.
+# In place of jax.jit, at the top of a program only.
 quickly = partial(jax.jit, compiler_options={**OLDER, **LITTLE} if allowed() else None)  # runs a few times
 fairly_quickly = partial(jax.jit, compiler_options=OLDER if allowed() else None)  # runs long, too
