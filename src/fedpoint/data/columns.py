@@ -291,7 +291,7 @@ def _by_pandas(text: str, layout: _Layout, columns: list[Growing]) -> int | None
     raw = text.encode()
     if '"' in text or not _even(raw, layout):
         return None
-    rounds_correctly = tuple(int(part) for part in pandas.__version__.split(".")[:2]) >= (3, 1)
+    exact = {} if pandas_rounds_correctly(pandas.__version__) else {"float_precision": "round_trip"}
     kinds = {p: "category" if c.words_next else float for c, p in zip(columns, layout.places, strict=True)}
     blank = {p: sorted(c.blank) for c, p in zip(columns, layout.places, strict=True)}
     try:
@@ -305,7 +305,7 @@ def _by_pandas(text: str, layout: _Layout, columns: list[Growing]) -> int | None
             dtype=kinds,
             na_values=blank,
             keep_default_na=False,
-            float_precision=None if rounds_correctly else "round_trip",
+            **exact,
         )
     except (ValueError, OverflowError):  # pandas' ParserError is a ValueError
         return None
@@ -316,6 +316,15 @@ def _by_pandas(text: str, layout: _Layout, columns: list[Growing]) -> int | None
         else:
             column.add_numbers(values.to_numpy())
     return len(made)
+
+
+def pandas_rounds_correctly(version: str) -> bool:
+    """Whether its parser gives every number to the bit, without being told to.
+
+    >>> pandas_rounds_correctly("3.1.1"), pandas_rounds_correctly("2.2.2")
+    (True, False)
+    """
+    return tuple(int(part) for part in version.split(".")[:2]) >= (3, 1)
 
 
 def _even(raw: bytes, layout: _Layout) -> bool:
