@@ -55,7 +55,7 @@ PEERS = {
              "only those are simulated whom the two rounds ask", many=True),
         Peer("appfl", "APPFL", "framework", (TORCH, "appfl==1.12.0"), (), note="on the scoreboard only"),
         Peer("fluke", "fluke", "framework", (TORCH, "fluke-fl==0.8.1"), (), note="on the scoreboard only, with empty "
-             "modules in the place of torchvision"),
+             "modules in place of torchvision"),
         Peer("drjax", "DrJAX", "primitives", ("drjax==0.2.1", "jax==0.10.2"),
              note="broadcast, map and mean; all else is the hand-written loop"),
         Peer("jax", "JAX, hand-written", "plain", jobs=(*PLAIN, *NETWORKS, "loans")),

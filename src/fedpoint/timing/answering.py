@@ -38,7 +38,7 @@ class Answering(Participation):
     Args:
         scheme: who is asked; for over-selection ask more agents than you need, and set `keep`.
         probability: that an agent answers: one for all, or one per agent.
-        trace: in the place of `probability`: a table (rounds, agents) of who is there, repeated when it ends.
+        trace: in place of `probability`: a table (rounds, agents) of who is there, repeated when it ends.
         keep: merge at most so many answers, the first to arrive (in a uniformly random order); None: all.
         minimum: with fewer answers the round is abandoned, and model and memories stay.
     """
