@@ -9,7 +9,6 @@ Run it: python examples/credit.py [picture.png]      (needs the extra data: pip 
 import sys
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 from sklearn.metrics import roc_auc_score
 
 import fedpoint as fp
@@ -98,11 +97,9 @@ def picture(found: fp.Baselines, runs: dict, curves: dict, path: str) -> None:
             [gap.mean], [-i], xerr=[[gap.mean - gap.low], [gap.high - gap.mean]], fmt="o", color=INK, capsize=3
         )
     right.axvline(0, color="#999999", linewidth=1)
-    style(right, "held-out log loss above that of the pooled model", "", "Is it worth it? 95 % over states")
+    style(right, "held-out log loss above that of the pooled model", "", "Is it worth it? 95 % over states", whole=False)
     right.set_yticks([-i for i in range(len(gaps))], [f"{gap.method}\nagainst pooled" for gap in gaps])
     right.set_ylim(0.5 - len(gaps), 0.5)
-    right.xaxis.set_major_locator(MaxNLocator(5))
-    right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     right.margins(x=0.1)
     right.grid(False, axis="y")
     save(figure, path)

@@ -255,8 +255,6 @@ class Baselines:
         ax.grid(False, axis="x")
 
     def _draw_differences(self, ax: Axes) -> None:
-        from matplotlib.ticker import FuncFormatter, MaxNLocator
-
         from fedpoint.show.figures import INK, PALE, RULE, style
 
         found = [d for d in self.differences() if not d.same]
@@ -266,9 +264,7 @@ class Baselines:
                 markersize=5, capsize=3, linewidth=1.4,
             )  # fmt: skip
         ax.vlines(0, 0, 1, transform=ax.get_xaxis_transform(), color=RULE, linewidth=1)  # a rule, not a curve
-        style(ax, "paired difference of errors, 95 % interval")
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=5))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        style(ax, "paired difference of errors, 95 % interval", whole=False)
         ax.set_yticks([-i for i in range(len(found))], [f"{d.method}\nagainst {d.against}" for d in found])
         ax.set_ylim(0.5 - len(found), 0.5)
         ax.margins(x=0.08)

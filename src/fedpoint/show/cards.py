@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.show import palette
-from fedpoint.show.figures import COLOURS, INK, PALE, check_path, new_figure, save, set_title
+from fedpoint.show.figures import COLOURS, INK, PALE, check_path, log_axis, new_figure, save, set_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,9 +55,7 @@ def cards(made: Sequence[Card], path: str | Path | None = None, xlabel: str = ""
 
 
 def _card(ax: Axes, card: Card, limits: tuple[float, float]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    ax.set_xscale("log")
+    log_axis(ax, 5)
     ax.set_xlim(*limits)
     names = [str(way) for way in card.ways.index]
     for place, (way, row) in enumerate(card.ways.iterrows()):
@@ -76,10 +74,6 @@ def _card(ax: Axes, card: Card, limits: tuple[float, float]) -> None:
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     ax.spines["bottom"].set_color(palette.RULE)
-    narrow = limits[1] < 100 * limits[0]
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=5))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.tick_params(which="both", labelsize=8, length=0)
     ax.grid(True, axis="x", color=palette.GRID, linewidth=0.6)
     ax.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""How do curves come onto a page? As numbers for curves.js, as a picture for who has no script, and as a table."""
+"""How do curves come onto a page? As a picture, as a table, and as numbers for the read-out of curves.js."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.numbers import evenly, rounded
-from fedpoint.show import svg
+from fedpoint.show import palette, svg
+from fedpoint.show.drawing import Side, panel
 from fedpoint.show.expected import forecast_name, levels, note, run_lines
 from fedpoint.show.facts import Facts
 from fedpoint.show.lines import ChartLine, Numbers
 from fedpoint.show.markup import Html, number, scrolling, table, tag
 from fedpoint.show.plots import AXES, BAND, WHAT
+from fedpoint.show.web import charted
 
 POINTS = 1000  # of all runs of a page together, and at most
 MOST_POINTS = 320  # of one
 SINGLES = 8  # repeats that are drawn one by one
-BANDS = 6  # runs up to which pictures without script have their bands
+BANDS = 6  # runs up to which pictures have their bands
 WAYS = {
     "rounds": "rounds",
     "floats": "numbers sent",
@@ -29,33 +31,36 @@ WAYS = {
 
 
 def chart(title: str, y: str, lines: list[ChartLine], log: bool = True, note: str = "") -> Html:
-    """A figure: drawn by the script; without it, a picture and the numbers are there all the same."""
+    """A figure: its picture, its numbers in a table, and what a script needs for a read-out and the other axes."""
     # Virtual time, the last way, only where all runs are on a clock: beside others it would compare nothing.
     common = min((len(line["xs"]) for line in lines if "xs" in line), default=1)
-    axes = [{"name": name, "label": AXES[way]} for way, name in list(WAYS.items())[:common]]
-    # Lines often lie over the same places: these are written once.
-    places: list[list[list[float]]] = []
-    written = []
-    for line in lines:
-        rest = {name: value for name, value in line.items() if name != "xs"}
-        if "xs" in line:
-            here = line["xs"][:common]
-            if here not in places:
-                places.append(here)
-            rest["at"] = places.index(here)
-        written.append(rest)
-    data = {"title": title, "y": {"label": y, "log": log}, "note": note, "axes": axes, "xs": places, "lines": written}
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    names = list(WAYS.items())[:common]
     bands = sum("low" in line for line in lines) <= BANDS
-    picture = svg.curves([svg.Line.of(line, bands) for line in lines], axes[0]["label"], y, log)
+    panels = [
+        panel([_over(line, i, bands) for line in lines], Side(AXES[way]), Side(y, log), title, note)
+        for i, (way, _) in enumerate(names)
+    ]
+    data = charted(panels, [name for _, name in names], first=False)
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     return tag(
         "figure",
         tag("figcaption", tag("h3", title), tag("div", class_="ways")),
-        tag("div", picture, class_="picture"),
+        tag("div", svg.picture(panels[0]), tag("p", note, class_="note") if note else None, class_="picture"),
         tag("script", Html(text), type="application/json"),
         _numbers(lines),
         class_="chart",
     )
+
+
+def _over(line: ChartLine, way: int, band: bool) -> ChartLine:
+    """A line over one of the axes; of very many runs without its band."""
+    made = line.copy()
+    xs = made.pop("xs", None)
+    if xs is not None:
+        made["x"] = xs[way]
+    if not band and "low" in made:
+        del made["low"], made["high"]
+    return made
 
 
 def _numbers(lines: list[ChartLine]) -> Html | None:
@@ -82,7 +87,7 @@ def curve(facts: Facts, values: np.ndarray, rounds: np.ndarray, name: str) -> Ch
         "xs": _places(facts, rounds[some]),
         "y": _short(shown.mean(0)),
         "colour": facts.colour % 7,
-        "dash": "solid" if facts.colour < 7 else "dashed",
+        "dash": palette.dash_of(facts.colour),
     }
     if len(values) > 1:
         low, high = np.percentile(shown, BAND, axis=0)

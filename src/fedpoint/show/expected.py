@@ -7,7 +7,6 @@ fills the picture in: every single run thin, their mean thick.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
@@ -174,8 +173,3 @@ def note(e: Expected, repeats: int = 1, keyed: bool = False) -> str:
         parts = f"drift {number(e['drift'], 2)}, noise {number(e['noise_bias'], 2)}"
         said.append(f"bias {number(e.get('bias'), 2)}: {parts}")
     return "; ".join(said)
-
-
-def on_top(drawn: Sequence[ChartLine]) -> list[ChartLine]:
-    """The lines in the order in which they are drawn: single runs, then levels, then curves above them."""
-    return sorted(drawn, key=lambda line: 0 if line.get("width") == "thin" else 1 if "level" in line else 2)

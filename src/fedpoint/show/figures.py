@@ -11,10 +11,13 @@ import numpy as np
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.show import palette
+from fedpoint.show.drawing import ACROSS, UP, Panel, tick_text
+from fedpoint.show.lines import ChartLine, dash, labelled, on_top, thin
 from fedpoint.store import disk
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure, SubFigure
     from matplotlib.lines import Line2D
 
@@ -92,6 +95,42 @@ def draw(ax: Axes, lines: Sequence[Line], log: bool = True, size: float = SIZE) 
     end_labels(ax, curves, size)
 
 
+def draw_panel(ax: Axes, panel: Panel) -> list[Line]:
+    """A panel as it is; what it says of lines without a label, for a `key`."""
+    for line in panel.lines:
+        if "low" in line:
+            low, high = (np.array(line[side], float) for side in ("low", "high"))
+            ax.fill_between(line["x"], low, high, color=paint(line["colour"]), alpha=palette.SHADE, linewidth=0)
+    drawn = [_as_line(line, panel) for line in on_top(panel.lines) if "dots" not in line]
+    draw(ax, drawn, log=panel.y.log)
+    for line in panel.lines:
+        if "dots" in line:
+            y = np.array(line["y"], float)
+            ax.plot(line["x"], y, "o", color=paint(line["colour"]), markersize=5, clip_on=False, zorder=5)
+    style(ax, panel.x.label, panel.y.label, panel.title, panel.note, panel.x.whole)
+    if panel.x.log:
+        log_axis(ax)
+    ax.set_xlim(panel.x.low, panel.x.high)
+    ax.set_ylim(panel.y.low, panel.y.high)
+    return [line for line in drawn if line.keyed]
+
+
+def _as_line(line: ChartLine, panel: Panel) -> Line:
+    level = line.get("level")
+    across = [panel.x.low, panel.x.high] if level is not None else line["x"]
+    up = np.full(2, level) if level is not None else np.array(line["y"], float)
+    points = palette.WIDTHS[line.get("width", "")] / palette.POINT
+    colour, alpha = paint(line["colour"]), palette.FAINT if thin(line) else 1.0
+    return Line(
+        np.array(across, float), up, line["name"], colour, stroke(dash(line)), points, not labelled(line), alpha
+    )
+
+
+def paint(colour: int | str) -> str:
+    """A colour of a line, on white."""
+    return palette.of(COLOURS, colour) if isinstance(colour, int) else {"ink": INK, "pale": PALE}[colour]
+
+
 def stack(ax: Axes, lines: Sequence[Line], size: float = SIZE) -> None:
     """Areas as high as the lines, one on top of the other, each labelled where it ends."""
     from fedpoint.show.placement import end_labels
@@ -134,10 +173,13 @@ def key_handles(lines: Sequence[Line]) -> list[Line2D]:
     ]
 
 
-def style(ax: Axes, xlabel: str = "", ylabel: str = "", title: str | None = None, note: str = "") -> None:
-    """What all axes share: a light grid, no frame, names; a note above the axes, the title above that."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+def style(
+    ax: Axes, xlabel: str = "", ylabel: str = "", title: str | None = None, note: str = "", whole: bool = True
+) -> None:
+    """What all axes share: a light grid, no frame, names; a note above the axes, the title above that.
 
+    whole: across there are whole numbers only, as rounds are.
+    """
     ax.grid(True, which="major", color=palette.GRID, linewidth=0.6)
     ax.set_axisbelow(True)
     for side in ("top", "right"):
@@ -147,13 +189,8 @@ def style(ax: Axes, xlabel: str = "", ylabel: str = "", title: str | None = None
     ax.tick_params(which="both", color=RULE, labelcolor=INK, labelsize=9)
     ax.tick_params(which="minor", length=0)
     ax.margins(x=0.0)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: thousands(value)))
-    low, high = ax.get_ylim()
-    if ax.get_yscale() == "log" and high < 100 * low:  # powers of ten alone would be too few
-        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        ax.yaxis.set_minor_formatter(NullFormatter())
+    set_ticks(ax.xaxis, ACROSS, whole)
+    set_ticks(ax.yaxis, UP)
     ax.set_xlabel(xlabel, color=INK, fontsize=10)
     ax.set_ylabel(ylabel, color=INK, fontsize=10)
     if note:
@@ -167,45 +204,21 @@ def set_title(ax: Axes, title: str, above: float = 0.0) -> None:
     ax.set_title(title, color=INK, fontsize=11, loc="left", fontweight="bold", pad=6 + above, wrap=True)
 
 
-def log_axis(ax: Axes, ticks: Sequence[float] = (1.0,)) -> None:
-    """Across in powers of ten, times these, written as people do."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def set_ticks(axis: Axis, most: int, whole: bool = False) -> None:
+    """Ticks where `drawing.ticks` has them, whatever the range will be."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
 
+    from fedpoint.show.placement import Ticks
+
+    axis.set_major_locator(Ticks(axis, most, whole))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+def log_axis(ax: Axes, most: int = ACROSS) -> None:
+    """Across by factors, not by differences; with about so many ticks."""
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=ticks, numticks=7))
-    ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: thousands(value) if value >= 1 else f"{value:g}"))
-
-
-def thousands(value: float) -> str:
-    """
-    >>> [thousands(v) for v in (1500, 12500, 2.5e6, 1e9)]
-    ['1,500', '12.5k', '2.5M', '1G']
-    """
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size and abs(value) >= 1e4:
-            return f"{value / size:g}{unit}"
-    return f"{value:,.0f}"
-
-
-def spread(places: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """The places, moved as little as can be (least squares) for labels of these sizes to lie apart and within [0, 1].
-
-    >>> spread([0.5, 0.9, 0.5], [0.1, 0.1, 0.1])
-    [0.45, 0.9, 0.55]
-    """
-    order = sorted(range(len(places)), key=lambda i: places[i])
-    ordered = np.array([sizes[i] for i in order])
-    centre = np.cumsum(ordered) - ordered / 2  # were they stacked from 0 on
-    groups: list[list[float]] = []  # of labels that touch: the mean of what is left to move, and how many
-    for i, stacked in zip(order, centre, strict=True):
-        groups.append([places[i] - stacked, 1])
-        while len(groups) > 1 and groups[-2][0] >= groups[-1][0]:
-            (low, m), (high, n) = groups[-2:]
-            groups[-2:] = [[(low * m + high * n) / (m + n), m + n]]
-    move = np.repeat([g[0] for g in groups], [int(g[1]) for g in groups])
-    moved = np.clip(move, 0, max(0.0, 1 - ordered.sum())) + centre
-    return [round(float(moved[order.index(i)]), 12) for i in range(len(places))]
+    set_ticks(ax.xaxis, most)
 
 
 def check_path(path: str | Path) -> str:

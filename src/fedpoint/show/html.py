@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpoint.core.numbers import evenly
 from fedpoint.metrics.means import mean_and_error
 from fedpoint.results.comparison import COLUMNS, Comparison
 from fedpoint.show import svg
-from fedpoint.show.expected import expected, lines, note, settling_rounds
+from fedpoint.show.drawing import Panel
+from fedpoint.show.expected import expected, lines, settling_rounds
 from fedpoint.show.markup import MARKS, Cell, Html, join, number, size, tag, with_error
-from fedpoint.show.plots import AXES, BAND, WHAT, known_measures, measured
+from fedpoint.show.plots import Series, expected_panel, known_measures, measured, series_panel
 
 if TYPE_CHECKING:
     from fedpoint.results.certificate import Certificate
@@ -46,9 +46,9 @@ def run_html(run: Run) -> str:
     rows.append(("evaluations", number(cost.evaluations)))
     picture = None
     if run.has_error:
-        picture = _curves([_line(run.rounds, run.error, "", 0)], "error")
+        picture = _curves([Series(run.rounds, run.error, "")], "error")
     elif len(known) > 1:
-        picture = _curves([_line(known, loss, "", 0)], "loss")
+        picture = _curves([Series(known, loss, "")], "loss")
     return _block(run.title, _pairs(rows), picture)
 
 
@@ -70,9 +70,9 @@ def comparison_html(comparison: Comparison) -> str:
     runs, picture = comparison.runs, None
     measures = known_measures(runs)
     if measures:
-        named = enumerate(zip(runs, comparison.labels, strict=True))
-        lines = [_line(run.rounds, measured(run, measures[0])[0], label, i) for i, (run, label) in named]
-        picture = _curves(lines, measures[0])
+        named = zip(runs, comparison.labels, strict=True)
+        series = [Series(run.rounds, measured(run, measures[0])[0], label) for run, label in named]
+        picture = _curves(series, measures[0])
     return _block("", _table([heading for _, heading in COLUMNS], rows), picture)
 
 
@@ -154,26 +154,15 @@ def _cell(row: Mapping[str, Cell], key: str) -> str:
     return number(value and round(value))
 
 
-def _line(rounds: np.ndarray, values: np.ndarray, name: str, colour: int) -> svg.Line:
-    values = np.asarray(values, float)
-    some = evenly(len(rounds), svg.POINTS)
-    shown, at = values[:, some], np.asarray(rounds)[some].tolist()
-    if len(values) == 1:
-        return svg.Line(name, at, shown[0].tolist(), colour=colour)
-    low, high = (band.tolist() for band in np.percentile(shown, BAND, axis=0))
-    return svg.Line(name, at, shown.mean(0).tolist(), low, high, colour=colour)
+def _drawn(panel: Panel) -> Html:
+    """A small picture, with what its lines do not say."""
+    return join([svg.picture(panel, height=260), tag("p", tag("small", panel.note)) if panel.note else None])
 
 
-def _curves(lines: list[svg.Line], what: str) -> Html:
-    values = [v for line in lines for v in line.y if v is not None]
-    return svg.curves(lines, AXES["rounds"], WHAT[what], log=min(values, default=0) >= 0, height=260)
+def _curves(series: list[Series], what: str) -> Html:
+    return _drawn(series_panel(series, what, points=svg.POINTS))
 
 
 def _expected(forecast: Forecast) -> Html | None:
     drawn = expected(forecast, settling_rounds(forecast, ROUNDS), svg.POINTS)
-    if "no_curve" in drawn:  # the notes of the text say why
-        return None
-    shown = [svg.Line.of(line) for line in lines(drawn)]
-    picture = svg.curves(shown, AXES["rounds"], drawn["measures"], height=260)
-    said = note(drawn)
-    return join([picture, tag("p", tag("small", said)) if said else None])
+    return None if "no_curve" in drawn else _drawn(expected_panel(drawn, lines(drawn)))  # the text's notes say why

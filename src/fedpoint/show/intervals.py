@@ -52,7 +52,7 @@ def forest(
     for place, e in enumerate(estimates):
         _one(ax, -place, e, low, high)
     ax.set_ylim(-len(estimates) + 0.4, 0.6)
-    style(ax, xlabel, "", title, note)
+    style(ax, xlabel, "", title, note, whole=False)
     ax.set_xlim(low, high)
     ax.grid(False, axis="y")
     ax.spines["left"].set_visible(False)
@@ -119,11 +119,9 @@ def _numbers(ax: Axes, estimates: Sequence[Estimate], ratios: bool) -> None:
 
 
 def _ticks(ax: Axes, low: float, high: float, ratios: bool) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+    from matplotlib.ticker import FixedLocator, FuncFormatter
 
     if not ratios:
-        ax.xaxis.set_major_locator(MaxNLocator(nbins=6))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         return
     whole = np.arange(np.floor(low / np.log(10)), np.ceil(high / np.log(10)) + 1)
     for marks in ((1.0, 1.5, 2.0, 3.0, 4.0, 6.0), (1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):
@@ -158,7 +156,7 @@ def survival(curves: Mapping[str, pd.DataFrame], path: str | Path | None = None,
     draw(ax, lines, log=False)
     ax.set_ylim(0.0, 1.02)
     ax.set_xlim(0.0, max(float(curve.time.max()) for curve in curves.values() if len(curve)))
-    style(ax, "time", "share without the event", title)
+    style(ax, "time", "share without the event", title, whole=False)
     _at_risk(ax, curves)
     if path is not None:
         save(figure, path)

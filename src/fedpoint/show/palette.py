@@ -1,6 +1,6 @@
 """Which colours, dashes and widths do lines have? One set for files, pages, notebooks and the live page.
 
-`assets/curves.css` holds the same values for browsers; a test compares them. The hues follow Okabe and Ito, so that
+`assets/curves.css` holds the same colours for browsers; a test compares them. The hues follow Okabe and Ito, so that
 colour-blind readers can tell them apart. They come in three shades, because no shade is dark enough for text on white
 and light enough on black.
 """
@@ -14,9 +14,19 @@ ON_BOTH = ("#2f87c4", "#cf6a1e", "#1f9272", "#b8659a", "#94801f", "#8672d8", "#7
 INK, PALE, GRID, RULE = "#1d2430", "#5b6472", "#e1e4ea", "#8b93a0"
 WIDTHS = {"thin": 0.8, "": 2.0, "thick": 2.6}  # in pixels
 DASHES = {"solid": (), "dashed": (7.0, 5.0), "dotted": (1.5, 4.5)}  # in pixels
+SHADE, FAINT = 0.15, 0.4  # how dark bands and thin lines are
 POINT = 4 / 3  # pixels of a point
 
 
 def of(colours: tuple[str, ...], place: int) -> str:
     """The colour of the line at this place, when they are used in order."""
     return colours[place % len(colours)]
+
+
+def dash_of(place: int) -> str:
+    """The dash of the line at this place: another one whenever the colours are used up.
+
+    >>> [dash_of(i) for i in (0, 6, 7, 14, 21)]
+    ['solid', 'solid', 'dashed', 'dotted', 'solid']
+    """
+    return list(DASHES)[place // len(ON_WHITE) % len(DASHES)]

@@ -11,15 +11,32 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backend_bases import RendererBase
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.text import Annotation, Text
+from matplotlib.ticker import Locator
 from matplotlib.transforms import IdentityTransform
 
-from fedpoint.show.figures import INK, PALE, spread
+from fedpoint.show.drawing import spread, ticks
+from fedpoint.show.figures import INK, PALE
 
 GAP = 0.25  # between labels of curves, in units of their size
+
+
+class Ticks(Locator):
+    """Ticks of an axis, by its range when it is drawn."""
+
+    def __init__(self, of: Axis, most: int, whole: bool):
+        self.of, self.most, self.whole = of, most, whole
+
+    def __call__(self) -> Sequence[float]:
+        return self.tick_values(*sorted(self.of.get_view_interval()))
+
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
+        log = self.of.get_scale() == "log"
+        return [tick.at for tick in ticks(vmin, vmax, log, self.most, self.whole)] if vmin < vmax else []
 
 
 def size_of(text: Text, renderer: RendererBase) -> tuple[float, float]:

@@ -12,26 +12,12 @@ from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.numbers import counted, evenly
 from fedpoint.results.labels import labels_of, short
 from fedpoint.show import palette
-from fedpoint.show.expected import SINGLE_RUNS, expected, lines, note, on_top, run_lines, settling_rounds
-from fedpoint.show.figures import (
-    COLOURS,
-    INK,
-    PALE,
-    STROKES,
-    Line,
-    check_path,
-    draw,
-    key,
-    log_axis,
-    one_axes,
-    save,
-    stroke,
-    style,
-)
-from fedpoint.show.lines import ChartLine
+from fedpoint.show.drawing import Panel, Side, panel
+from fedpoint.show.expected import SINGLE_RUNS, Expected, expected, lines, note, run_lines, settling_rounds
+from fedpoint.show.figures import COLOURS, Line, check_path, draw_panel, key, one_axes, paint, save
+from fedpoint.show.lines import ChartLine, known, positive
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from fedpoint.results.forecast import Forecast
@@ -43,7 +29,7 @@ POINTS = 1500  # of a line: more cannot be seen, and makes vector files large
 FAR = 1e4  # times the start: a line that goes there diverges
 BAND = (10, 90)  # percent of the repeats
 SINGLES = 20  # repeats that are drawn one by one beside a forecast
-SHADE = 0.13  # of a band: how dark it is
+NOWHERE = np.zeros(0)  # of what is in a key only
 
 WHAT = {
     "error": "squared distance to the solution",
@@ -119,22 +105,47 @@ def point_curves(
 
 
 def draw_series(series: Sequence[Series], path: str | Path | None, what: str, x: str, title: str | None) -> Figure:
-    """One line each, with a band where there are repeats."""
-    figure, ax = one_axes([one.label for one in series])
-    lines, repeats = [], []
-    for i, one in enumerate(_in_sight(series)):
-        chosen = evenly(len(one.x), POINTS)
-        at, values = one.x[chosen], one.values[:, chosen]
-        colour, stroke = COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)]
-        lines.append(Line(at, values.mean(0), one.label, colour, stroke))
-        repeats.append(len(values))
-        _band(ax, at, values, colour)
-    positive = all(not (line.y < 0).any() and (line.y > 0).any() for line in lines)
-    draw(ax, lines, log=positive and (what in WHAT or what.endswith("loss")))
-    style(ax, AXES[x], WHAT.get(what, f"held-out {what.removeprefix('held-out ')}"), title, _said_of(repeats))
+    return drawn(series_panel(series, what, x, title or ""), path)
+
+
+def drawn(
+    panel: Panel, path: str | Path | None = None, keyed: Sequence[Line] = (), words: str = "", width: float = 6.5
+) -> Figure:
+    """A panel as a figure, saved where a path is given; keyed, words: what else its key says."""
+    figure, ax = one_axes([line["name"] for line in panel.named], width)
+    entries = [*keyed, *draw_panel(ax, panel)]
+    if entries:
+        key(figure, entries, words)
     if path is not None:
         save(figure, path)
     return figure
+
+
+def series_panel(
+    series: Sequence[Series], what: str, x: str = "rounds", title: str = "", points: int = POINTS
+) -> Panel:
+    """One line each, with a band where there are repeats, of at most so many points."""
+    lines = [_mean_and_band(one, i, points) for i, one in enumerate(_in_sight(series))]
+    log = positive(lines) and (what in WHAT or what.endswith("loss"))
+    up = WHAT.get(what, f"held-out {what.removeprefix('held-out ')}")
+    across = Side(AXES[x], whole=x != "time")
+    return panel(lines, across, Side(up, log), title, _said_of([len(one.values) for one in series]))
+
+
+def _mean_and_band(one: Series, place: int, points: int) -> ChartLine:
+    some = evenly(len(one.x), points)
+    values = np.asarray(one.values, float)[:, some]
+    line: ChartLine = {
+        "name": one.label,
+        "x": np.asarray(one.x, float)[some].tolist(),
+        "y": known(values.mean(0)),
+        "colour": place % len(COLOURS),
+        "dash": palette.dash_of(place),
+    }
+    if len(values) > 1:
+        low, high = np.percentile(values, BAND, axis=0)
+        line["low"], line["high"] = known(low), known(high)
+    return line
 
 
 def _in_sight(series: Sequence[Series]) -> list[Series]:
@@ -178,59 +189,27 @@ def forecast_curve(
         check_path(path)
     if rounds is None:
         rounds = int(run.rounds[-1]) if run is not None else settling_rounds(forecast)
-    drawn = expected(forecast, rounds, POINTS)
-    if "no_curve" in drawn:
-        raise FedpointError(drawn["no_curve"])
+    found = expected(forecast, rounds, POINTS)
+    if "no_curve" in found:
+        raise FedpointError(found["no_curve"])
     own = None if run is None else _beside(forecast, run, rounds)
-    shown = lines(drawn) if own is None else [*run_lines(own.x, own.values, POINTS, SINGLES), *lines(drawn)]
-    figure, ax = one_axes([line["name"] for line in shown if not line.get("quiet")])
-    keyed = draw_chart(ax, shown, rounds)
-    said = note(drawn, 1 if own is None else len(own.values), keyed=True)
-    style(ax, AXES["rounds"], drawn["measures"], title or forecast.algorithm.card.title, said)
-    if keyed:
-        key(figure, keyed)
-    if path is not None:
-        save(figure, path)
-    return figure
+    shown = lines(found) if own is None else [*run_lines(own.x, own.values, POINTS, SINGLES), *lines(found)]
+    said = note(found, 1 if own is None else len(own.values), keyed=True)
+    made = expected_panel(found, shown, title or forecast.algorithm.card.title, said, rounds)
+    bands = [
+        Line(NOWHERE, NOWHERE, SINGLE_RUNS, paint(line["colour"]), "-", 8.0, True, palette.SHADE)
+        for line in shown
+        if "low" in line
+    ]
+    return drawn(made, path, bands)
 
 
-def draw_chart(ax: Axes, shown: Sequence[ChartLine], rounds: int) -> list[Line]:
-    """Lines of a chart, as pages draw them too; and what the key must say: of the band, and of single runs."""
-    keyed, seen = [], []
-    for line in shown:
-        if "low" in line:
-            low, high = (np.array(line[side], float) for side in ("low", "high"))
-            ax.fill_between(line["x"], low, high, color=_paint(line["colour"]), alpha=SHADE, linewidth=0)
-            keyed.append(Line(low, high, SINGLE_RUNS, _paint(line["colour"]), "-", 8.0, True, SHADE))
-            seen.append(low)
-    drawn = [_as_line(line, rounds) for line in on_top(shown)]
-    draw(ax, drawn)
-    heights = np.concatenate(seen + [line.y for line in drawn if not line.keyed])
-    if (heights > 0).any():  # a single run may dip out of the picture
-        ax.set_ylim(bottom=heights[heights > 0].min() / 2.5)
-    return keyed + [line for line in drawn if line.keyed]
-
-
-def _as_line(line: ChartLine, rounds: int) -> Line:
-    level = line.get("level")
-    x = np.array([0, rounds] if level is not None else line["x"], float)
-    y = np.full(2, level) if level is not None else np.array(line["y"], float)
-    width = line.get("width", "")
-    thin, points = width == "thin", palette.WIDTHS[width] / palette.POINT
-    return Line(
-        x,
-        y,
-        line["name"],
-        _paint(line["colour"]),
-        stroke(line.get("dash", "solid")),
-        points,
-        thin,
-        0.35 if thin else 1.0,
-    )
-
-
-def _paint(colour: int | str) -> str:
-    return palette.of(COLOURS, colour) if isinstance(colour, int) else {"ink": INK, "pale": PALE}[colour]
+def expected_panel(
+    found: Expected, shown: Sequence[ChartLine], title: str = "", said: str | None = None, rounds: int | None = None
+) -> Panel:
+    """Lines of a forecast and of what is beside it, from round 0 on; said: in the place of its own note."""
+    across = Side(AXES["rounds"], whole=True, low=0, high=rounds)
+    return panel(shown, across, Side(found["measures"], log=True), title, note(found) if said is None else said)
 
 
 def _beside(forecast: Forecast, run: Run, rounds: int) -> Series:
@@ -240,13 +219,6 @@ def _beside(forecast: Forecast, run: Run, rounds: int) -> Series:
     if forecast.measure == "loss":
         values = values - float(run.problem.objective(np.asarray(run.problem.solution())[None])[0])
     return Series(at, values, "run")
-
-
-def _band(ax: Axes, x: np.ndarray, values: np.ndarray, colour: str) -> None:
-    """What holds most of the repeats, where there are several."""
-    if len(values) > 1:
-        low, high = np.percentile(values, BAND, axis=0)
-        ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def _said_of(repeats: list[int]) -> str:
@@ -308,40 +280,30 @@ def plan_picture(plan: Plan, path: str | Path | None = None, title: str | None =
         check_path(path)
     if not plan.frontiers:
         raise FedpointError("nothing to plot: no method was followed")
-    figure, ax = one_axes(list(plan.frontiers), width=7.0)
-    lines = []
-    for i, (name, (cost, error)) in enumerate(plan.frontiers.items()):
-        some, error = cost > 0, np.maximum(error, DEEP * plan.target)
-        lines.append(
-            Line(cost[some], error[some], name, COLOURS[i % len(COLOURS)], STROKES[i // len(COLOURS) % len(STROKES)])
-        )
-    lines = [line for line in lines if len(line.x)]
-    colours = {line.label: line.colour for line in lines}
-    for choice in plan.choices:
-        height = max(choice.error, DEEP * plan.target)
-        ax.plot([choice.cost], [height], "o", color=colours[choice.title], markersize=5, clip_on=False, zorder=5)
-    asked = _asked(plan, lines)
-    draw(ax, [*lines, *asked])
     what = "squared distance to the solution" if plan.measure == "error" else "loss above its minimum"
     what = f"expected {what}" if plan.confidence is None else f"{what}, of {plan.confidence:.3g} of runs"
     said = "a dot: where a method reaches the target"
     deep = any(choice.error < DEEP * plan.target for choice in plan.choices)
     said += f"; what is below {DEEP * plan.target:.0e} is drawn there" if deep else ""
-    style(ax, COSTS[plan.minimise], what, title, said)
-    low, high = ax.get_xlim()
-    log_axis(ax, (1.0, 2.0, 5.0) if high < 1000 * low else (1.0,))
-    key(figure, asked)
-    if path is not None:
-        save(figure, path)
-    return figure
+    across = Side(COSTS[plan.minimise], log=True)
+    return drawn(panel(_frontiers(plan), across, Side(what, log=True), title or "", said), path, width=7.0)
 
 
-def _asked(plan: Plan, lines: Sequence[Line]) -> list[Line]:
-    """The target, and the budget where there is one."""
-    costs = np.concatenate([line.x for line in lines])
-    errors = np.concatenate([line.y for line in lines])
-    ends, heights = (np.array([values.min(), values.max()]) for values in (costs, errors))
-    found = [Line(ends, np.full(2, plan.target), "target", PALE, (0, (4, 3)), 0.8, keyed=True)]
+def _frontiers(plan: Plan) -> list[ChartLine]:
+    """What each method reaches for its cost; the target, and the budget where there is one."""
+    found: list[ChartLine] = []
+    for i, (name, (cost, error)) in enumerate(plan.frontiers.items()):
+        some, error = cost > 0, np.maximum(error, DEEP * plan.target)
+        look: ChartLine = {"name": name, "colour": i % len(COLOURS), "dash": palette.dash_of(i)}
+        if some.any():
+            found.append({**look, "x": cost[some].tolist(), "y": known(error[some])})
+        reached = [choice for choice in plan.choices if choice.title == name]
+        heights = [max(choice.error, DEEP * plan.target) for choice in reached]
+        if reached:
+            found.append({**look, "x": [float(c.cost) for c in reached], "y": known(heights), "dots": True})
+    found.append({"name": "target", "level": float(plan.target), "colour": "pale", "dash": "dashed"})
     if plan.budget is not None:
-        found.append(Line(np.full(2, plan.budget), heights, "budget", PALE, (0, (1, 2)), 0.8, keyed=True))
+        drawn_at = [v for line in found for v in line.get("y", ()) if v is not None]
+        ends = [float(plan.budget)] * 2, [min(drawn_at), max(drawn_at)]
+        found.append({"name": "budget", "x": ends[0], "y": known(ends[1]), "colour": "pale", "quiet": True})
     return found

@@ -64,7 +64,7 @@ def price_picture(
     words = AGAINST[against].format(delta=price.delta)
     note = "crosses: forecast; dots: mean of runs, with two standard errors"
     style(ax, words, "expected squared distance to the solution", title, note)
-    log_axis(ax, (1.0, 2.0, 5.0))
+    log_axis(ax)
     ax.margins(x=0.06)  # points at the ends are whole
     if path is not None:
         save(figure, path)

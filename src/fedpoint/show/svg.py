@@ -3,136 +3,203 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeGuard
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedpoint.core.numbers import counted, evenly
 from fedpoint.show import palette
-from fedpoint.show.figures import spread
-from fedpoint.show.lines import ChartLine
+from fedpoint.show.drawing import Axis, Panel, spread
+from fedpoint.show.lines import ChartLine, Numbers, dash, drawable, on_top, thin
 from fedpoint.show.markup import Html, join, number, tag
 
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
-Scale = Callable[[float], float]  # from a number of an axis to its place
-POINTS = 150  # of a line: a small picture shows no more
+POINTS = 150  # of a line of a notebook: a small picture shows no more
+FINE = 4000  # units of a curve's box, across and up: whole numbers are short, and finer than can be seen
+TOP, BOTTOM = 26, 42  # pixels above and below the curves
+LETTER = 6.6  # pixels of a letter, about: a page's script measures instead
+SAMPLE = "M0 0h14"  # of a line, before its name
 NAMED = 50  # nodes up to which their names are written
 TITLED = 300  # nodes up to which each says its value when pointed at
 MOST_NODES, MOST_EDGES = 1500, 4000
 
 
-@dataclass(frozen=True)
-class Line:
-    """A curve (x, y), or a level where `level` is given; colour: a number of the palette, or "ink"."""
+def picture(panel: Panel, width: int = 640, height: int = 300) -> Html:
+    """Curves as a picture. Across, everything between the axis and the names is in parts of its box (`middle`), so that
+    a page's script fits it to any width by three numbers: it draws nothing itself."""
+    left = 14 + LETTER * max((len(tick.text) for tick in panel.y.ticks), default=0)
+    names = max((len(line["name"]) for line in panel.named), default=0)
+    right = 28 + LETTER * names if names else 16.0
+    middle = tag(
+        "svg",
+        _grid(panel, height),
+        _curves(panel, height),
+        class_="middle",
+        x=f"{left:.0f}",
+        width=f"{width - left - right:.0f}",
+        height=height,
+        overflow="visible",
+        aria_hidden="true",
+    )
+    ticks = [
+        tag("text", tick.text, x=f"{left - 8:.0f}", y=f"{_level(panel.y, tick.at, height) + 4:.1f}", text_anchor="end")
+        for tick in panel.y.ticks
+    ]
+    label = f"{panel.y.label} over {panel.x.label}: {', '.join(line['name'] for line in panel.named)}"
+    return tag(
+        "svg",
+        tag("g", *ticks, tag("text", panel.y.label, x=2, y=12), opacity=0.8),
+        middle,
+        _names(panel, height, width - right),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width} {height}",
+        width=width,
+        height=height,
+        role="img",
+        aria_label=f"{panel.title}: {label}" if panel.title else label,
+        font_family="system-ui, sans-serif",
+        font_size=12,
+        fill="currentColor",
+    )
 
-    name: str
-    x: Sequence[float] = ()
-    y: Sequence[float | None] = ()
-    low: Sequence[float | None] | None = None
-    high: Sequence[float | None] | None = None
-    level: float | None = None
-    colour: int | str = 0
-    dash: str = "solid"
-    width: str = ""  # "thin": behind the others; "thick"
 
-    @classmethod
-    def of(cls, line: ChartLine, band: bool = True) -> Line:
-        """A line of a chart; band: with its band, where it has one."""
-        return cls(
-            "" if line.get("quiet") else line["name"],
-            line["xs"][0] if "xs" in line else line.get("x", ()),
-            line.get("y", ()),
-            line.get("low") if band else None,
-            line.get("high") if band else None,
-            line.get("level"),
-            line["colour"],
-            line.get("dash", "dotted" if "level" in line else "solid"),
-            line.get("width", ""),
+def _level(axis: Axis, value: float, height: int) -> float:
+    """How far below the upper edge, in pixels."""
+    return height - BOTTOM - axis.place(value) * (height - BOTTOM - TOP)
+
+
+def _grid(panel: Panel, height: int) -> Html:
+    bottom = height - BOTTOM
+    levels = [f"{_level(panel.y, tick.at, height):.1f}" for tick in panel.y.ticks]
+    rules = [tag("line", x1=0, x2="100%", y1=y, y2=y, stroke_opacity=0.15) for y in levels]
+    marks, words = [tag("line", x1=0, x2="100%", y1=bottom, y2=bottom, stroke_opacity=0.5)], []
+    for i, tick in enumerate(panel.x.ticks):
+        at = f"{100 * panel.x.place(tick.at):.2f}%"
+        marks.append(tag("line", x1=at, x2=at, y1=bottom, y2=bottom + 5, stroke_opacity=0.5))
+        words.append(tag("text", tick.text, x=at, y=bottom + 18, class_="odd" if i % 2 else None))
+    words.append(tag("text", panel.x.label, x="50%", y=height - 6))
+    return join([tag("g", *rules, *marks, stroke="currentColor"), tag("g", *words, text_anchor="middle", opacity=0.8)])
+
+
+def _curves(panel: Panel, height: int) -> Html:
+    """The lines, in a box that cuts off what leaves it; dots keep their form, whatever its width."""
+    lines = [line for line in on_top(panel.lines) if "dots" not in line]
+    box = tag(
+        "svg",
+        *(_band(line, panel) for line in panel.lines if "low" in line),
+        *(_path(line, panel) for line in lines),
+        class_="curves",
+        y=TOP,
+        width="100%",
+        height=height - TOP - BOTTOM,
+        viewBox=f"0 0 {FINE} {FINE}",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+    )
+    dots = [
+        tag(
+            "circle",
+            class_=f"dot {_class(line)}",
+            cx=f"{100 * panel.x.place(x):.2f}%",
+            cy=f"{_level(panel.y, y, height):.1f}",
+            r=4,
+            fill=_paint(line),
         )
+        for line in panel.lines
+        if "dots" in line
+        for x, y in zip(line["x"], line["y"], strict=True)
+        if drawable(x, panel.x.log) and drawable(y, panel.y.log)
+    ]
+    return join([box, *dots])
 
 
-def curves(
-    lines: Sequence[Line], xlabel: str, ylabel: str, log: bool = True, width: int = 640, height: int = 300
-) -> Html:
-    """The same picture as curves.js draws, without its read-out."""
-    values = [v for line in lines for v in _heights(line)]
-    log = log and any(_usable(v, True) for v in values)
-    usable = [float(v) for v in values if _usable(v, log)] or [1.0]
-    others = [float(v) for line in lines if line.width != "thin" for v in _heights(line) if _usable(v, log)]
-    low, high = min(others or usable), max(usable)  # a single run may dip out of the picture
-    if log:
-        room = (high / low) ** 0.05 if high > low else 1.1
-        low, high = low / room, high * room
-    else:
-        room = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
-        low, high = low - room, high + room
-    across = [x for line in lines for x in line.x] or [0.0, 1.0]
-    left_end, right_end = min(across), max(max(across), min(across) + 1e-9)
-    longest = max((len(line.name) for line in lines), default=0)
-    left, right, top, bottom = 56.0, width - (26.0 + 7.8 * longest if longest else 12.0), 26.0, height - 42.0
-
-    def sx(v: float) -> float:
-        return left + (v - left_end) / (right_end - left_end) * (right - left)
-
-    def sy(v: float) -> float:
-        part = math.log(v / low) / math.log(high / low) if log else (v - low) / (high - low)
-        return bottom - part * (bottom - top)
-
-    grid = []
-    for at, text in ticks(low, high, log, 6):
-        y1 = f"{sy(at):.1f}"
-        grid.append(tag("line", x1=left, x2=f"{right:.1f}", y1=y1, y2=y1, stroke="currentColor", stroke_opacity=0.15))
-        grid.append(_text(text, left - 8, sy(at) + 4, "end"))
-    for at, text in ticks(left_end, right_end, False, max(2, int((right - left) / 90))):
-        grid.append(_text(text, sx(at), bottom + 18, "middle"))
-    grid.append(_text(xlabel, (left + right) / 2, height - 6, "middle"))
-    grid.append(_text(ylabel, 2, 12, "start"))
-    drawn = [_band(line, sx, sy, log, bottom) for line in lines if line.low is not None]
-    ordered = sorted(lines, key=lambda line: 0 if line.width == "thin" else 1 if line.level is not None else 2)
-    drawn += [_path(line, sx, sy, log, left, right, bottom) for line in ordered]
-    ends = []
-    named = [line for line in lines if line.name]
-    for line in named:
-        last = next((v for v in reversed(_heights(line)) if _usable(v, log)), low)
-        ends.append((bottom - sy(last)) / (bottom - top))
-    places = spread(ends, [16 / (bottom - top)] * len(named)) if named else []
+def _names(panel: Panel, height: int, left: float) -> Html:
+    """Names where the lines end, or as near as the others let them."""
+    named, high = panel.named, height - TOP - BOTTOM
+    places = spread([panel.end(line) for line in named], [16 / high] * len(named)) if named else []
+    rows = []
     for line, place in zip(named, places, strict=True):
-        y = bottom - place * (bottom - top)
-        sample, dash = f"M{right + 6:.1f} {y:.1f}h12", _dash(line.dash)
-        drawn.append(tag("path", d=sample, stroke=_paint(line.colour), stroke_width=2, stroke_dasharray=dash))
-        drawn.append(_text(line.name, right + 23, y + 4, "start", opacity=1.0))
-    label = f"{ylabel} over {xlabel}: {', '.join(line.name for line in named)}"
-    return _svg(width, height, label, [*grid, *drawn])
+        sample = tag("path", d=SAMPLE, **_stroke(line))
+        at = f"translate(6 {height - BOTTOM - place * high:.1f})"
+        rows.append(tag("g", sample, tag("text", line["name"], x=20, y=4), class_="name", transform=at))
+    return tag("svg", *rows, class_="names", x=f"{left:.0f}", overflow="visible", aria_hidden="true")
 
 
-def ticks(low: float, high: float, log: bool, most: int) -> list[tuple[float, str]]:
-    """Where an axis has its ticks, and what they say.
+def _points(panel: Panel, x: Sequence[float], y: Numbers) -> list[tuple[int, int] | None]:
+    """Places in the box; None where there is a gap."""
+    found: list[tuple[int, int] | None] = []
+    for across, value in zip(x, y, strict=True):
+        if drawable(across, panel.x.log) and drawable(value, panel.y.log):
+            up = min(max(panel.y.place(value), -1.0), 2.0)
+            found.append((round(FINE * panel.x.place(across)), round(FINE * (1 - up))))
+        else:
+            found.append(None)
+    return found
 
-    >>> ticks(0, 100, False, 4)
-    [(0.0, '0'), (50.0, '50'), (100.0, '100')]
-    >>> ticks(2.1e-30, 3.9e-30, True, 2)
-    [(3e-30, '3×10⁻³⁰')]
-    >>> ticks(1e-3, 20, True, 6)
-    [(0.001, '0.001'), (0.01, '0.01'), (0.1, '0.1'), (1.0, '1'), (10.0, '10')]
+
+def _joined(points: Sequence[tuple[int, int] | None]) -> str:
+    """A path through the points, in steps from one to the next: they are shorter to write.
+
+    >>> _joined([(0, 5), (3, 4), None, (9, 9)])
+    'M0 5l3-1M9 9h0'
     """
-    if log:
-        first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-        if last - first >= 2:
-            every = max(1, math.ceil((last - first) / max(2, most - 1)))
-            powers = range(math.ceil(first / every) * every, last + 1, every)
-            return [(10.0**k, number(10.0**k).removeprefix("1×")) for k in powers]
-        steps = [m * 10.0**k for k in range(first - 1, last + 2) for m in (1, 2, 5)]
-        found = [(v, number(v)) for v in steps if low <= v <= high]
-        if len(found) >= 3:
-            return found
-    rough = (high - low) / max(1, most)
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = unit * next(m for m in (1, 2, 5, 10) if m * unit >= rough * (1 - 1e-9))
-    whole = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
-    return [(v, number(v)) for v in (float(f"{i * step:.12g}") for i in whole)]
+    d, before, after = "", None, ""
+    for point in points:
+        if point is not None and before is None:
+            d += f"M{point[0]} {point[1]}"
+            after = "h0"  # a point alone is a dot
+        elif point is not None and before is not None:
+            x, y = point[0] - before[0], point[1] - before[1]
+            d += ("l" if after else "" if x < 0 else " ") + f"{x}{'' if y < 0 else ' '}{y}"
+            after = ""
+        else:
+            d, after = d + after, ""
+        before = point
+    return d + after
+
+
+def _path(line: ChartLine, panel: Panel) -> Html:
+    if "level" in line:
+        ends = [panel.x.low, panel.x.high] if drawable(line["level"], panel.y.log) else []
+        d = _joined(_points(panel, ends, [line["level"]] * len(ends)))
+    else:
+        d = _joined(_points(panel, line["x"], line["y"]))
+    return tag("path", d=d, **_stroke(line), vector_effect="non-scaling-stroke")
+
+
+def _band(line: ChartLine, panel: Panel) -> Html:
+    low = [panel.y.low if high is not None and not drawable(v, panel.y.log) else v
+           for v, high in zip(line["low"], line["high"], strict=True)]  # fmt: skip
+    over, under = (_points(panel, line["x"], values) for values in (line["high"], low))
+    both = [(a, b) for a, b in zip(over, under, strict=True) if a and b]
+    d = _joined([a for a, _ in both] + [b for _, b in reversed(both)])
+    shade = palette.SHADE
+    return tag("path", d=f"{d}Z" if d else "", class_=f"band {_class(line)}", fill=_paint(line), fill_opacity=shade)
+
+
+def _stroke(line: ChartLine) -> dict[str, str | float | None]:
+    """How a line looks. The class is for style sheets, which have colours for light and for dark."""
+    width = line.get("width", "")
+    return {
+        "class_": f"line {_class(line)} {width}".rstrip(),
+        "fill": "none",
+        "stroke": _paint(line),
+        "stroke_width": palette.WIDTHS[width],
+        "stroke_opacity": palette.FAINT if thin(line) else None,
+        "stroke_dasharray": " ".join(f"{length:g}" for length in palette.DASHES[dash(line)]) or None,
+        "stroke_linejoin": "round",
+    }
+
+
+def _class(line: ChartLine) -> str:
+    colour = line["colour"]
+    return f"c{colour % len(palette.ON_BOTH)}" if isinstance(colour, int) else colour
+
+
+def _paint(line: ChartLine) -> str:
+    colour = line["colour"]
+    return palette.of(palette.ON_BOTH, colour) if isinstance(colour, int) else "currentColor"
 
 
 def network(
@@ -280,55 +347,3 @@ def _text(text: str, x: float, y: float, anchor: str, size: int = 12, opacity: f
         fill="currentColor",
         fill_opacity=None if opacity == 1 else opacity,
     )
-
-
-def _paint(colour: int | str) -> str:
-    return palette.of(palette.ON_BOTH, colour) if isinstance(colour, int) else "currentColor"
-
-
-def _dash(name: str) -> str | None:
-    return " ".join(f"{length:g}" for length in palette.DASHES[name]) or None
-
-
-def _usable(value: float | None, log: bool) -> TypeGuard[float]:
-    return value is not None and math.isfinite(value) and (value > 0 or not log)
-
-
-def _heights(line: Line) -> list[float | None]:
-    if line.level is not None:
-        return [line.level]
-    return [*(line.low or ()), *(line.high or ()), *line.y]
-
-
-def _path(line: Line, sx: Scale, sy: Scale, log: bool, left: float, right: float, bottom: float) -> Html:
-    pen, d = False, ""
-    if line.level is not None:
-        d = f"M{left:.1f} {sy(line.level):.1f}H{right:.1f}" if _usable(line.level, log) else ""
-    for i in evenly(len(line.x), POINTS):
-        y = line.y[i]
-        if _usable(y, log):
-            d += f"{'L' if pen else 'M'}{sx(line.x[i]):.1f} {min(sy(y), bottom):.1f}"
-            pen = True
-        else:
-            pen = False
-    return tag(
-        "path",
-        d=d,
-        fill="none",
-        stroke=_paint(line.colour),
-        stroke_width=palette.WIDTHS[line.width],
-        stroke_opacity=0.45 if line.width == "thin" else None,
-        stroke_dasharray=_dash(line.dash),
-    )
-
-
-def _band(line: Line, sx: Scale, sy: Scale, log: bool, bottom: float) -> Html:
-    over, under = [], []
-    assert line.low is not None and line.high is not None
-    for i in evenly(len(line.x), POINTS):
-        low, high = line.low[i], line.high[i]
-        if _usable(high, log):
-            over.append(f"{sx(line.x[i]):.1f} {sy(high):.1f}")
-            under.append(f"{sx(line.x[i]):.1f} {sy(low) if _usable(low, log) else bottom:.1f}")
-    d = f"M{'L'.join(over)}L{'L'.join(reversed(under))}Z" if over else ""
-    return tag("path", d=d, fill=_paint(line.colour), fill_opacity=0.16)

@@ -71,10 +71,14 @@ class Outlook:
 
     async def of(self, name: str) -> Expectation:
         """What must happen, and whether it did."""
-        part = (await self.parts(name))["forecast"]
-        if "missing" in part:
-            return {"lines": [], "note": "", "says": f"No forecast: {part['missing']}", "good": None}
-        return {"lines": lines(part), "note": note(part), **_verdict(part)}
+        return _expectation((await self.parts(name))["forecast"])
+
+    def known(self, name: str) -> Expectation | None:
+        """What is known already of a run, be it of an earlier round."""
+        for key, task in reversed(self._made.items()):
+            if key[0] == name and task.done() and not task.cancelled() and task.exception() is None:
+                return _expectation(task.result()["forecast"])
+        return None
 
     async def report(self, names: Sequence[str]) -> str:
         """The report of these runs, as `fedpoint report` writes it."""
@@ -85,6 +89,12 @@ class Outlook:
     def close(self) -> None:
         """Ends what is under way, within a moment."""
         self._stop.set()
+
+
+def _expectation(part: ForecastPart) -> Expectation:
+    if "missing" in part:
+        return {"lines": [], "note": "", "says": f"No forecast: {part['missing']}", "good": None}
+    return {"lines": lines(part), "note": note(part), **_verdict(part)}
 
 
 def _verdict(part: ForecastPart) -> Sentence:

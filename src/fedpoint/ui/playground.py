@@ -113,6 +113,7 @@ class Playground(ABC):
     about: ClassVar[str]
     formula: ClassVar[str]  # LaTeX, of what is run
     rounds: ClassVar[int]
+    measures: ClassVar[str] = "squared distance to the solution"
     controls: ClassVar[tuple[Control, ...]]
     compiled: ClassVar[tuple[Values, ...]] = ({},)
 
@@ -272,6 +273,7 @@ class Coupling(Playground):
         r"w_i \leftarrow \frac{c_i + \alpha \sum_j A_{ij} w_j}{1 + \alpha \sum_j A_{ij}}"
     )
     rounds = 60
+    measures = "mean squared distance to GTVMin's solution"
     controls = (
         Control("coupling", "coupling", "α", "how closely neighbours are tied", _log(0.01, 100, 41), 1.0),
         Control("heterogeneity", "heterogeneity", "D", "distance of the clusters' values", _even(0, 2, 21), 1.0),

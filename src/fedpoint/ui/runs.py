@@ -79,7 +79,6 @@ class Curves(Brief):
     """The same with its curves."""
 
     x: list[int]
-    stoppable: NotRequired[bool]  # it was started from the page, and goes on
     error: NotRequired[Spread]
     loss: NotRequired[Spread]
 

@@ -23,18 +23,20 @@ from fedpoint.show.facts import MOST_RUNS
 from fedpoint.show.page import policy
 from fedpoint.store import disk
 from fedpoint.store.folder import RunFolder
+from fedpoint.ui.charts import Followed, of_lessons, of_playground, of_run, of_runs
 from fedpoint.ui.computations import WAITING, Busy, Computations, Superseded
 from fedpoint.ui.forms import content, form
 from fedpoint.ui.guard import Guard
 from fedpoint.ui.lessons import lessons, lines
 from fedpoint.ui.mathml import formula
 from fedpoint.ui.outlook import Outlook
-from fedpoint.ui.playground import Playground, playgrounds
+from fedpoint.ui.playground import Picture, Playground, playgrounds
 from fedpoint.ui.runs import Curves, Runs
 from fedpoint.ui.serving import Event, PageServer, Streams, application, as_json, serve_page
 from fedpoint.ui.starting import Starter
 
 Result = TypeVar("Result")
+SHOWN = ("says", "network", "history")  # of a playground, beside its charts
 CHANGES = ("/api/start", "/api/stop")  # addresses that change something
 
 
@@ -49,9 +51,11 @@ class Page:
             Route("/api/state", self._state),
             Route("/api/compilation", self._compilation),
             Route("/api/lessons", lambda request: as_json(lessons())),
+            Route("/api/stages", self._stages),
             Route("/api/play/{name}", self._play),
             Route("/api/runs", self._list),
             Route("/api/run", self._run),
+            Route("/api/compare", self._compare),
             Route("/api/follow", self._follow),
             Route("/api/forecast", self._forecast),
             Route("/api/report", self._report),
@@ -112,7 +116,8 @@ class Page:
         reader, number = given.pop("reader", ""), given.pop("number", "")
         if not re.fullmatch(r"[a-z0-9]{1,32}", reader) or not re.fullmatch(r"[0-9]{1,15}", number):
             raise HTTPException(400, "A request for a playground has a reader and a number.")
-        values = self.computations.playgrounds[name].read(given)
+        play = self.computations.playgrounds[name]
+        values = play.read(given)
         self.computations.note(reader, name, int(number))
 
         async def answers() -> AsyncIterator[bytes]:
@@ -122,9 +127,14 @@ class Page:
                 for what in ("forecast", "simulate")
             }
             try:
+                forecast: Picture | None = None
                 for what, work in works.items():
                     try:
-                        found = {"kind": what, "values": values, **await work}
+                        made = await work
+                        charts = of_playground(play, forecast or made, made if forecast else None)
+                        forecast = forecast or made
+                        shown = {part: value for part, value in made.items() if part in SHOWN}
+                        found = {"kind": what, "values": values, **shown, **charts}
                     except Exception as error:  # the answer has begun, so that it has to end in its own form
                         yield _line(_failure(error, f"{what} of {name} with {values}"))
                         return
@@ -139,9 +149,26 @@ class Page:
     async def _list(self, request: Request) -> Response:
         return as_json(await asyncio.to_thread(self.runs.list))
 
+    async def _stages(self, request: Request) -> Response:
+        """Charts of the chosen methods; a name that is none is passed over."""
+        chosen = request.query_params.getlist("name")
+        return as_json(of_lessons([lesson for lesson in lessons() if lesson["name"] in chosen]))
+
     async def _run(self, request: Request) -> Response:
         name = self._named(request)
         return as_json(await asyncio.to_thread(self._curves, name))
+
+    async def _compare(self, request: Request) -> Response:
+        """Some runs beside each other."""
+        names = self._several(request, "A comparison")
+        runs = await asyncio.to_thread(lambda: [self._curves(name) for name in names])
+        return as_json(await asyncio.to_thread(of_runs, runs))
+
+    def _several(self, request: Request, what: str) -> list[str]:
+        names = list(dict.fromkeys(request.query_params.getlist("name")))
+        if not 1 <= len(names) <= MOST_RUNS:
+            raise HTTPException(400, f"{what} is of 1 to {MOST_RUNS} runs: give name=, once for each.")
+        return names
 
     def _named(self, request: Request) -> str:
         name = request.query_params.get("name", "")
@@ -151,9 +178,17 @@ class Page:
 
     def _curves(self, name: str) -> Curves:
         try:
-            return {**self.runs.curves(name), "stoppable": name in self.starter.running()}
+            return self.runs.curves(name)
         except FedpointError as error:
             raise HTTPException(404, str(error)) from None
+
+    def _followed(self, name: str) -> Followed:
+        """A run for its page: with the forecast as soon as that has been computed."""
+        run = self._curves(name)
+        charts = of_run(run, self.outlook.known(name))
+        run.pop("error", None)
+        run.pop("loss", None)
+        return {**run, "stoppable": name in self.starter.running(), "charts": charts}
 
     async def _follow(self, request: Request) -> Response:
         """A stream: the curves of a run after each commit, until it is finished."""
@@ -168,7 +203,7 @@ class Page:
             while True:
                 now = await asyncio.to_thread(lambda: self.runs.standing(RunFolder.open(path)))
                 if now != last:
-                    yield "curves", await asyncio.to_thread(self._curves, name)
+                    yield "curves", await asyncio.to_thread(self._followed, name)
                 last = now
                 if now["state"] != "running":
                     yield "end", {}
@@ -180,13 +215,14 @@ class Page:
     async def _forecast(self, request: Request) -> Response:
         """What a run must do, and whether it did: when it has been computed."""
         name = self._named(request)
-        return as_json(await self._computed(self.outlook.of(name)))
+        expected = await self._computed(self.outlook.of(name))
+        run = await asyncio.to_thread(self._curves, name)
+        charts = await asyncio.to_thread(of_run, run, expected)
+        return as_json({"says": expected["says"], "good": expected["good"], "charts": charts})
 
     async def _report(self, request: Request) -> Response:
         """The report of one run or more, made now: no file of a folder is ever given out."""
-        names = list(dict.fromkeys(request.query_params.getlist("name")))
-        if not 1 <= len(names) <= MOST_RUNS:
-            raise HTTPException(400, f"A report is of 1 to {MOST_RUNS} runs: give name=, once for each.")
+        names = self._several(request, "A report")
         text = await self._computed(self.outlook.report(names))
         headers = {"content-security-policy": f"{policy()}; frame-ancestors 'none'"}
         return Response(text, media_type="text/html; charset=utf-8", headers=headers)

@@ -1,14 +1,9 @@
-/* The report's own script: charts in place of the pictures, the choice of what they are drawn over, dark or light. */
+/* The report's own script: read-outs of the charts, the choice of what they are drawn over, dark or light. */
 (() => {
   "use strict";
   document.querySelectorAll("figure.chart").forEach((figure, number) => {
     const data = JSON.parse(figure.querySelector("script").textContent);
-    const chart = (way) => ({
-      ...data,
-      x: { label: data.axes[way].label },
-      lines: data.lines.map((line) => (line.level === undefined ? { ...line, x: data.xs[line.at][way] } : line)),
-    });
-    const drawn = fedpointCurves.draw(figure.querySelector(".picture"), chart(0));
+    const drawn = fedpointCurves.draw(figure.querySelector(".picture"), data);
     if (data.axes.length < 2) return;
     const ways = figure.querySelector(".ways");
     ways.setAttribute("role", "radiogroup");
@@ -17,7 +12,7 @@
       const input = document.createElement("input"), label = document.createElement("label");
       Object.assign(input, { type: "radio", name: `way-${number}`, id: `way-${number}-${way}`, checked: way === 0 });
       Object.assign(label, { htmlFor: input.id, textContent: axis.name });
-      input.addEventListener("change", () => drawn.update(chart(way)));
+      input.addEventListener("change", () => drawn.look(way));
       ways.append(input, label);
     });
   });

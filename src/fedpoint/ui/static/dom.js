@@ -41,17 +41,9 @@ export function number(value) {
   return globalThis.fedpointCurves.format(value);
 }
 
-/** The range of a log axis in whole decades, so that it holds still while a slider moves. */
-export function decades(lines) {
-  let low = Infinity, high = 0;
-  for (const line of lines) {
-    for (const v of line.level === undefined ? line.y : [line.level]) {
-      if (v > 0 && v < low) low = v;
-      if (v > high) high = v;
-    }
-  }
-  if (!(low <= high)) return {};
-  high = Math.min(high, 1e6);
-  low = Math.max(low, high * 1e-12);
-  return { min: 10 ** Math.floor(Math.log10(low) + 1e-9), max: 10 ** Math.ceil(Math.log10(high) - 1e-9) };
+/** Shows a chart in a box; what was drawn there before is replaced. */
+export function showChart(drawn, box, chart) {
+  if (!drawn) return globalThis.fedpointCurves.draw(box, chart);
+  drawn.update(chart);
+  return drawn;
 }

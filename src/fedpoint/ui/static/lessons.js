@@ -1,21 +1,8 @@
 /* The algorithms side by side: what each does, its formula, where it ends. */
-import { ask, decades, make, mathematics, number } from "./dom.js";
+import { ask, make, mathematics, number, showChart } from "./dom.js";
+import { downloads } from "./share.js";
 
 const COLOURS = 7;
-const STAGES = [
-  {
-    network: false,
-    title: "With a fusion center",
-    told: "8 agents with quadratic losses of different curvature, noisy fields, all answer in every round.",
-    y: "squared distance to w*",
-  },
-  {
-    network: true,
-    title: "Over a network",
-    told: "The same agents on a ring, each with a model of its own.",
-    y: "nodes' mean squared distance to GTVMin's solution",
-  },
-];
 
 export class Lessons {
   constructor(main) {
@@ -34,16 +21,13 @@ export class Lessons {
     });
     const choose = make("fieldset", { class: "choose" }, make("legend", { class: "pale" }, "Shown side by side:"));
     found.forEach((lesson, i) => choose.append(make("label", {}, boxes[i], lesson.title)));
-    this.stages = STAGES.map((about) => {
-      const box = make("div", { class: "chart" });
-      const whole = make("section", { "aria-label": about.title }, make("h2", {}, about.title), make("p", { class: "pale" }, about.told), box);
-      return { ...about, box, whole };
-    });
+    this.stages = make("div", { class: "stages" });
+    this.drawn = [];
     this.main.replaceChildren(
       make("h1", {}, "The algorithms, side by side"),
       make("p", {}, "One round of each: what agents do, what the hub (or a node's neighbours) does with it, and where it converges with exact fields."),
       choose,
-      make("div", { class: "stages" }, ...this.stages.map((stage) => stage.whole)),
+      this.stages,
       this.cards,
     );
     this.show(found, boxes);
@@ -53,34 +37,30 @@ export class Lessons {
     const shown = found.filter((_, i) => boxes[i].checked);
     this.cards.replaceChildren(...shown.map((lesson, i) => card(lesson, i)));
     if (!this.cards.children.length) this.cards.append(make("p", { class: "pale" }, "Choose some above."));
-    for (const stage of this.stages) this.draw(stage, shown);
+    this.draw(shown).catch((error) => this.closed || this.stages.replaceChildren(make("p", { class: "wrong" }, error.message)));
   }
 
-  /** All chosen methods of a kind on the one small problem: solid what happened, dashed the forecast. */
-  draw(stage, shown) {
-    const lines = [];
-    shown.forEach(({ title, network, example }, i) => {
-      if (!example || network !== stage.network) return;
-      const x = example.run.map((_, round) => round);
-      lines.push({ name: title, x, y: example.run, colour: i % COLOURS });
-      lines.push({ name: `${title}, forecast`, x, y: example.forecast, colour: i % COLOURS, dash: "dashed", quiet: true });
-    });
-    stage.whole.hidden = !lines.length;
-    if (!lines.length) return;
-    const chart = {
-      title: `${stage.title}: error over rounds`,
-      x: { label: "rounds" },
-      y: { label: stage.y, log: true, ...decades(lines) },
-      note: "mean of 20 runs; dashed: forecast",
-      lines,
-    };
-    if (stage.drawn) stage.drawn.update(chart);
-    else stage.drawn = globalThis.fedpointCurves.draw(stage.box, chart);
+  /** The chosen methods of a kind on one small problem each. */
+  async draw(shown) {
+    const asked = (this.asked = {});
+    const found = await (await ask(`/api/stages?${new URLSearchParams(shown.map(({ name }) => ["name", name]))}`)).json();
+    if (this.asked !== asked || this.closed) return;
+    this.clear();
+    for (const { title, told, chart } of found) {
+      const box = make("div", { class: "chart" });
+      this.stages.append(make("section", { "aria-label": title }, make("h2", {}, title), make("p", { class: "pale" }, told), box, downloads(box, () => chart)));
+      this.drawn.push(showChart(null, box, chart));
+    }
+  }
+
+  clear() {
+    for (const drawn of this.drawn?.splice(0) || []) drawn.destroy();
+    this.stages?.replaceChildren();
   }
 
   close() {
     this.closed = true;
-    for (const stage of this.stages || []) stage.drawn?.destroy();
+    this.clear();
   }
 }
 

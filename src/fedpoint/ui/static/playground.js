@@ -1,5 +1,5 @@
 /* Sliders that rerun an experiment: the forecast is drawn first, the simulation when it is there. */
-import { ask, decades, make, mathematics, number } from "./dom.js";
+import { ask, make, mathematics, number, showChart } from "./dom.js";
 import { Network } from "./network.js";
 import { downloads, linkButton, remember } from "./share.js";
 
@@ -85,37 +85,21 @@ export class Playground {
     }
     if (found.kind === "superseded") return;
     if (found.kind === "forecast") {
-      this.forecast = found;
-      this.simulation = null;
       this.spent = { forecast: took };
       this.says.className = "says";
       this.says.textContent = found.says;
       if (found.network) this.network(found);
     } else {
-      this.simulation = found;
       this.spent.simulate = took;
       if (found.history) this.net.simulated(found.history);
     }
-    this.draw();
+    this.chart = found.chart;
+    this.curves = showChart(this.curves, this.box, found.chart);
     const part = (name, label) => (this.spent[name] === undefined ? `${label} under way …` : `${label} after ${Math.round(this.spent[name])} ms`);
     this.times.textContent = `${part("forecast", "Forecast")}, ${part("simulate", "simulation")}.`;
     // For tests, and whoever wants to know: which request is drawn, and how long it took.
     Object.assign(this.main.dataset, { drawn: `${found.kind} ${number}`, forecast: this.spent.forecast.toFixed(1) });
-    if (this.simulation) this.main.dataset.simulate = this.spent.simulate.toFixed(1);
-  }
-
-  draw() {
-    const lines = [...(this.simulation?.lines || []), ...this.forecast.lines]; // dashes on top
-    const chart = {
-      title: `${this.about.title}: error over rounds`,
-      x: { label: "rounds", min: 0, max: this.about.rounds },
-      y: { label: this.forecast.network ? "mean squared distance to GTVMin's solution" : "squared distance to the solution", log: true, ...decades(lines) },
-      note: this.simulation?.note,
-      lines,
-    };
-    this.chart = chart;
-    if (this.curves) this.curves.update(chart);
-    else this.curves = globalThis.fedpointCurves.draw(this.box, chart);
+    if (found.kind === "simulate") this.main.dataset.simulate = this.spent.simulate.toFixed(1);
   }
 
   network(found) {
@@ -126,14 +110,7 @@ export class Playground {
       this.net = new Network(box);
     }
     this.net.forecast(found.network);
-    const chart = {
-      title: "Error of GTVMin's solution over couplings",
-      x: { label: "coupling", log: true },
-      y: { label: "mean squared distance to the truth", log: true, ...decades(found.against) },
-      lines: found.against,
-    };
-    if (this.against) this.against.update(chart);
-    else this.against = globalThis.fedpointCurves.draw(this.box2, chart);
+    this.against = showChart(this.against, this.box2, found.against);
   }
 
   wrong(message) {

@@ -1,13 +1,13 @@
 /* The runs in the folder, and one of them with its curves, which go on as it does. */
-import { ask, make, number } from "./dom.js";
+import { ask, make, number, showChart } from "./dom.js";
 import { downloads, linkButton, remember, tableDownload } from "./share.js";
 
 const AGAIN = 3000; // milliseconds between looks at the list
 const FIRST = 5; // runs drawn together at first
 const MOST = 24; // runs of one report
 
-function reportOf(names) {
-  return `/api/report?${new URLSearchParams(names.map((name) => ["name", name]))}`;
+function asked(names) {
+  return new URLSearchParams(names.map((name) => ["name", name]));
 }
 
 export class RunList {
@@ -15,7 +15,6 @@ export class RunList {
     this.main = main;
     const linked = setting.getAll("drawn");
     this.chosen = linked.length ? new Set(linked) : null; // names of the runs that are drawn together
-    this.curves = new Map(); // name -> {reached, run}
     this.box = make("div", { class: "chart", id: "chart-runs", hidden: true });
     this.body = make("tbody");
     const head = ["drawn", "run", "state", "algorithm", "problem", "agents", "rounds", "repeats"].map((t) => make("th", { scope: "col" }, t));
@@ -24,7 +23,9 @@ export class RunList {
     this.report = make("a", { target: "_blank", rel: "noopener" }, "Report of the selected runs");
     this.link = make("p", { hidden: true }, this.report);
     this.compared = make("table", { class: "compared" });
-    this.beside = make("section", { "aria-label": "Comparison", hidden: true }, downloads(this.box, () => this.chart), make("div", { class: "wide" }, this.compared),
+    this.buttons = downloads(this.box, () => this.chart);
+    this.more = make("p", { class: "pale", role: "status" });
+    this.beside = make("section", { "aria-label": "Comparison", hidden: true }, this.buttons, this.more, make("div", { class: "wide" }, this.compared),
       make("p", { class: "buttons" }, tableDownload(this.compared, "comparison"), linkButton()), this.link);
     const about = make("p", { class: "pale" }, `In the folder ${folder}, newest first.`);
     main.replaceChildren(make("h1", {}, "Runs"), about, this.none, this.box, this.beside, make("div", { class: "wide" }, this.table));
@@ -52,36 +53,28 @@ export class RunList {
     if (!this.closed) this.timer = setTimeout(() => this.look(), AGAIN);
   }
 
-  /** The chosen runs in one chart; only what has gone on is asked for again. */
+  /** The chosen runs beside each other; asked for again when one of them has gone on. */
   async draw() {
-    const lines = [], compared = [];
-    for (const { name, reached, state } of this.runs) {
-      if (!this.chosen.has(name) || state === "unreadable") continue;
-      if (this.curves.get(name)?.reached !== reached) {
-        const run = await (await ask(`/api/run?name=${encodeURIComponent(name)}`)).json();
-        this.curves.set(name, { reached, run });
-      }
-      const { run } = this.curves.get(name);
-      if (run.error) lines.push({ name: run.title, x: run.x, y: run.error.mean });
-      compared.push(run);
-    }
-    if (this.closed) return;
-    this.box.hidden = !lines.length;
-    this.beside.hidden = !compared.length;
-    this.compare(compared);
-    this.link.hidden = !this.chosen.size || this.chosen.size > MOST;
-    this.report.href = reportOf([...this.chosen]);
-    const chart = { title: "Error of the runs over rounds", x: { label: "rounds" }, y: { label: "squared distance to the solution", log: true }, lines };
-    this.chart = chart;
-    if (this.drawn) this.drawn.update(chart);
-    else if (lines.length) this.drawn = globalThis.fedpointCurves.draw(this.box, chart);
+    const shown = this.runs.filter(({ name, state }) => this.chosen.has(name) && state !== "unreadable").slice(0, MOST);
+    const now = JSON.stringify(shown.map(({ name, reached }) => [name, reached]));
+    if (now === this.drawnOf) return;
+    const turn = (this.turn = {});
+    const names = shown.map(({ name }) => name);
+    const found = names.length ? await (await ask(`/api/compare?${asked(names)}`)).json() : { chart: null, table: [] };
+    if (this.closed || this.turn !== turn) return;
+    this.drawnOf = now;
+    this.box.hidden = this.buttons.hidden = !found.chart;
+    this.beside.hidden = !names.length;
+    this.link.hidden = this.chosen.size > MOST;
+    this.more.textContent = this.chosen.size > MOST ? `Of the ${this.chosen.size} chosen runs, the first ${MOST} are drawn.` : "";
+    this.report.href = `/api/report?${asked(names)}`;
+    this.compare(found.table);
+    this.chart = found.chart;
+    if (found.chart) this.drawn = showChart(this.drawn, this.box, found.chart);
   }
 
   /** The chosen runs in a table: where each of them is now. */
-  compare(runs) {
-    const names = ["run", "algorithm", "round", "error", "least of the repeats", "greatest", "loss"];
-    const last = (run, measure, which) => number(run[measure]?.[which].findLast((v) => v !== null) ?? null);
-    const rows = runs.map((run) => [run.title, run.algorithm, number(run.reached), last(run, "error", "mean"), last(run, "error", "low"), last(run, "error", "high"), last(run, "loss", "mean")]);
+  compare([names = [], ...rows]) {
     this.compared.replaceChildren(
       make("caption", {}, "The runs that are drawn, at their last record"),
       make("thead", {}, make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)))),
@@ -113,25 +106,16 @@ export class RunList {
   }
 }
 
-/** The mean of a run thick, its first repeats thin. */
-function ownLines(run, measure) {
-  if (!run[measure]) return [];
-  const { mean, runs } = run[measure];
-  const at = [...run.x.keys()].filter((i) => mean[i] !== null); // losses are not recorded in every round
-  const line = (name, y, width) => ({ name, x: at.map((i) => run.x[i]), y: at.map((i) => y[i]), colour: 0, width });
-  return [line("run", mean, "thick"), ...runs.map((y) => line("one run", y, "thin"))];
-}
-
 export class RunPage {
   constructor(main, name) {
     this.main = main;
     this.charts = {};
-    this.drawn = {};
+    this.shown = {};
     this.facts = make("ul", { class: "facts" });
     this.state = make("p", { role: "status" }, "Loading …");
     this.says = make("p", { class: "verdict", role: "status" });
     this.boxes = make("div", { class: "pair" });
-    const report = make("p", {}, make("a", { href: reportOf([name]), target: "_blank", rel: "noopener" }, "Report"), " (one page with everything, to be printed or saved)");
+    const report = make("p", {}, make("a", { href: `/api/report?${asked([name])}`, target: "_blank", rel: "noopener" }, "Report"), " (one page with everything, to be printed or saved)");
     this.name = name;
     this.abort = new AbortController();
     this.stop = make("button", { type: "button", hidden: true, onclick: () => this.end() }, "Stop this run");
@@ -162,8 +146,8 @@ export class RunPage {
       if (this.asked !== now) return;
       this.forecast = found;
       this.tell(found.says, found.good);
-      this.take(this.last);
-      this.main.dataset.forecast = found.lines.length;
+      this.draw(found.charts);
+      this.main.dataset.forecast = found.charts.error?.lines.length ?? 0;
     } catch (error) {
       if (error.name !== "AbortError") this.tell(`No forecast: ${error.message}`);
     }
@@ -187,23 +171,17 @@ export class RunPage {
     this.state.replaceChildren(make("span", { class: `state ${run.state}` }, run.state), ` round ${number(run.reached)} of ${number(run.rounds)}${run.message && `: ${run.message}`}`);
     const facts = { algorithm: run.algorithm, problem: run.problem, agents: run.agents, repeats: run.repeats, seed: run.seed };
     this.facts.replaceChildren(...Object.entries(facts).map(([name, value]) => make("li", {}, `${name} ${value}`)));
-    for (const [measure, label] of [["error", "squared distance to the solution"], ["loss", "loss"]]) {
-      const expected = (measure === "error" && this.forecast?.lines) || [];
-      if (!run[measure] && !expected.some((line) => line.x)) continue;
-      const chart = {
-        title: `${label} over rounds`,
-        x: { label: "rounds", min: 0, max: run.rounds || undefined },
-        y: { label, log: measure === "error" },
-        note: [expected.length ? this.forecast.note : "", run.repeats > 1 ? `run: mean of ${run.repeats} repeats, thin: single ones` : ""].filter(Boolean).join("; "),
-        lines: [...ownLines(run, measure), ...expected],
-      };
-      this.drawn[measure] = chart;
-      if (this.charts[measure]) this.charts[measure].update(chart);
-      else {
+    this.draw(run.charts);
+  }
+
+  draw(charts) {
+    for (const [measure, chart] of Object.entries(charts)) {
+      this.shown[measure] = chart;
+      if (!this.charts[measure]) {
         const box = make("div", { class: "chart", id: `chart-${measure}` });
-        this.boxes.append(make("div", {}, box, downloads(box, () => this.drawn[measure])));
-        this.charts[measure] = globalThis.fedpointCurves.draw(box, chart);
-      }
+        this.boxes.append(make("div", {}, box, downloads(box, () => this.shown[measure])));
+        this.charts[measure] = showChart(null, box, chart);
+      } else this.charts[measure].update(chart);
     }
   }
 
