@@ -9,8 +9,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
 import fedpoint as fp
-from fedpoint.show import charts, expected, svg
+from fedpoint.show import charts, expected, palette, svg
 from fedpoint.show.figures import COLOURS, INK
+from fedpoint.show.plots import expected_panel
 
 
 @pytest.fixture(scope="module")
@@ -91,19 +92,23 @@ def test_a_file_shows_what_was_computed(noisy, drawn):
 
 def test_a_notebook_and_a_page_draw_the_same_lines(drawn):
     lines = expected.lines(drawn)
-    picture = svg.curves([svg.Line.of(line) for line in lines], "rounds", drawn["measures"])
-    assert picture.count('fill-opacity="0.16"') == 1 and all(line["name"] in picture for line in lines)
+    picture = svg.picture(expected_panel(drawn, lines))
+    assert picture.count('class="band') == 1 and all(line["name"] in picture for line in lines)
     page = charts.chart("t", "y", [{**line, "xs": [line["x"]]} if "x" in line else line for line in lines])
-    heights = [re.search(r'd="(M[^"]*)Z" fill="currentColor" fill-opacity="0.16"', text)[1] for text in (picture, page)]
+    heights = [re.search(r'd="(M[^"]*)Z" class="band', text)[1] for text in (picture, page)]
     assert heights[0] == heights[1]  # one band in both
 
 
 def test_thin_lines_lie_behind_and_have_no_label(noisy):
     own = expected.run_lines(noisy[1].rounds, noisy[1].error, 100, 3)
     assert [line.get("width") for line in own] == ["thick", "thin", "thin", "thin"]  # no more than three of four
-    picture = svg.curves([svg.Line.of(line) for line in own], "x", "y")
-    widths = re.findall(r'fill="none" stroke="[^"]*" stroke-width="([0-9.]+)"', picture)
-    assert widths == ["0.8", "0.8", "0.8", "2.6"] and picture.count(">run<") == 1 and expected.ONE_RUN not in picture
+    picture = svg.picture(expected_panel({"measures": "error"}, own))
+    widths = re.findall(r'stroke-width="([0-9.]+)"[^>]*vector-effect', picture)
+    assert (
+        widths == [str(palette.WIDTHS[w]) for w in ["thin"] * 3 + ["thick"]]
+        and picture.count(">run<") == 1
+        and expected.ONE_RUN not in picture
+    )
 
 
 def test_around_an_unknown_solution_the_axis_says_so():

@@ -14,6 +14,7 @@ import fedpoint as fp
 from fedpoint.results.certificate import Certificate, Finding, Unexercised
 from fedpoint.results.verdict import Check, Verdict
 from fedpoint.show import svg
+from fedpoint.show.drawing import Side, panel
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.ipynb"
 BAD = "<img src=x onerror=alert(1)>"
@@ -86,7 +87,8 @@ def test_text_stays_text():
     )
     for html in (verdict._repr_html_(), certificate._repr_html_()):
         assert "<img" not in html and "&lt;img" in checked(html)
-    picture = svg.curves([svg.Line(BAD, [0, 1], [1.0, 2.0])], BAD, BAD)
+    line = {"name": BAD, "colour": 0, "x": [0, 1], "y": [1.0, 2.0]}
+    picture = svg.picture(panel([line], Side(BAD), Side(BAD), BAD, BAD))
     assert "<img" not in picture
     xml.dom.minidom.parseString(picture)
 
@@ -113,11 +115,12 @@ def test_a_plan_shows_choices_and_what_is_excluded():
 def test_curves_that_cannot_be_drawn_are_left_out(log):
     """Gaps, zeros, nothing at all, one point, a curve that is constant."""
     for y in ([1.0, None, 0.0, float("inf"), 2.0], [0.0] * 5, [float("nan")] * 5, [3.0] * 5):
-        picture = svg.curves([svg.Line("a", list(range(5)), y), svg.Line("l", level=y[0])], "x", "y", log)
+        lines = [{"name": "a", "colour": 0, "x": list(range(5)), "y": y}, {"name": "l", "colour": 1, "level": y[0]}]
+        picture = svg.picture(panel(lines, Side("x"), Side("y", log)))
         xml.dom.minidom.parseString(picture)
         assert "nan" not in picture and "inf" not in picture
-    for lines in ([], [svg.Line("a", [0], [1.0])]):
-        xml.dom.minidom.parseString(svg.curves(lines, "x", "y", log))
+    for lines in ([], [{"name": "a", "colour": 0, "x": [0], "y": [1.0]}]):
+        xml.dom.minidom.parseString(svg.picture(panel(lines, Side("x"), Side("y", log))))
 
 
 def test_large_networks_stay_small(rng):

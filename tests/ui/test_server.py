@@ -84,7 +84,9 @@ def test_a_playground_answers_twice(page):
         forecast, simulated = (json.loads(answer.readline()) for _ in range(2))
     assert (forecast["kind"], simulated["kind"]) == ("forecast", "simulate")
     assert forecast["values"]["coupling"] == 100.0
-    assert forecast["lines"] and simulated["lines"] and len(simulated["history"]) == 61
+    names = [[line["name"] for line in answer["chart"]["lines"]] for answer in (forecast, simulated)]
+    assert names == [["forecast"], ["simulation", "forecast"]] and len(simulated["history"]) == 61
+    assert "against" in forecast and "against" not in simulated  # which the forecast decides
 
 
 @pytest.mark.parametrize(
@@ -195,8 +197,9 @@ def test_runs_are_listed_with_their_curves(page):
 def test_a_run_has_its_forecast_and_its_report(page):
     """Made once, however often they are asked for; the report is that of `fedpoint report`, under its own policy."""
     found = json.loads(page.get("/api/forecast?name=first").text)
-    curve, floor, bias = found["lines"]
-    assert curve["name"] == "forecast" and curve["x"] == list(range(41)) and found["good"] is True
+    error = found["charts"]["error"]
+    *_, curve, floor, bias = error["lines"]
+    assert curve["name"] == "forecast" and error["xs"][curve["at"]] == [list(range(41))] and found["good"] is True
     problem = load(page.runs / "first").problem
     f = fp.forecast(fp.FedAvg(step=0.1, local_steps=3, normalise=True), problem)
     assert curve["y"] == pytest.approx(f.curve(40), rel=1e-4)
@@ -281,6 +284,7 @@ def test_a_run_in_progress_is_followed(page):
             time.sleep(0.02)
         with page.open("/api/follow?name=live") as answer:
             name, begun = read_event(answer)
+            assert begun["charts"]["error"]["lines"][0]["name"] == "run"
             assert name == "curves" and begun["state"] == "running" and begun["reached"] < 200
             gate.set()
             while True:
