@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +21,9 @@ from watched import Forgetful, drawing, rehearsed, scaled, stakes, with_rows_of 
 import fedpoint as fp  # noqa: E402
 from fedpoint.federation.hub.expectation import REFERENCE, SIMULATED  # noqa: E402
 from fedpoint.federation.transport import Event  # noqa: E402
+from fedpoint.show.drawing import Side, panel  # noqa: E402
+from fedpoint.show.lines import ChartLine, known  # noqa: E402
+from fedpoint.show.plots import drawn  # noqa: E402
 
 ROUNDS = 30
 CLASSES = {"kind": "logistic", "agents": 3, "rows": [40, 60], "dim": 4, "batch": 8}
@@ -109,17 +111,15 @@ def picture() -> None:
 
     study = SETTINGS["SCAFFOLD, logistic, 40 to 60 rows, batches of 8"]
     _, alarms = rehearsed({**study, "rounds": 20}, {0: drawing(3), 1: LaterTwice}, note)
-    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     kinds = {"a": "a: honest, draws for itself", "b": "b: twice its answers from round 10 on", "c": "c: honest"}
-    for site, label in kinds.items():
-        axes.plot(traces[site], marker="o", markersize=3, label=label)
-    axes.axhline(300, color="0.4", linestyle="--", linewidth=1)
-    axes.text(0, 240, "alarm at 3 / 0.01 = 300", color="0.3", fontsize=9, va="top")
-    axes.axvline(alarms["b"]["round"], color="0.8", linewidth=1, zorder=0)
-    axes.set(yscale="log", xlabel="round", ylabel="stake of the bet", ylim=(1e-3, 1e6), xticks=range(0, 20, 2))
-    axes.legend(loc="upper left", frameon=False, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(ROOT / "docs" / "alarm.png", dpi=150)
+    lines: list[ChartLine] = []
+    for i, (site, label) in enumerate(kinds.items()):
+        x = [float(t) for t in range(len(traces[site]))]
+        lines.append({"name": label, "colour": i, "x": x, "y": known(traces[site])})
+    lines.append({"name": "alarm at 3 / 0.01 = 300", "level": 300.0, "colour": "pale", "dash": "dashed"})
+    up = Side("stake of the bet", log=True, low=1e-3, high=1e6)
+    note = f"the alarm about b is given after round {alarms['b']['round']}"
+    drawn(panel(lines, Side("round", whole=True), up, note=note), ROOT / "docs" / "alarm.png")
     print(alarms["b"]["text"])
 
 

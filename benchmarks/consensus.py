@@ -14,6 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import fedpoint as fp
+from fedpoint.show.drawing import Side, panel
+from fedpoint.show.lines import ChartLine, known
+from fedpoint.show.plots import drawn
 
 K, STEP, REPEATS, ROUNDS = 20, 0.05, 40, 2000
 METHODS = {"diffusion": fp.Diffusion, "exact diffusion": fp.ExactDiffusion, "gradient tracking": fp.GradientTracking}
@@ -74,29 +77,23 @@ def main() -> None:
         scale()
         return
     out = given.out
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    lines: list[ChartLine] = []
     print(f"{'spectral gap':>12}  " + "  ".join(f"{name + ': forecast':>28} {'runs':>22}" for name in METHODS))
     nets = networks()
     gaps = [net.spectral_gap for net in nets]
     rows = [[f"{gap:12.4f}"] for gap in gaps]
-    for name, make in METHODS.items():
+    for i, (name, make) in enumerate(METHODS.items()):
         floors = [fp.forecast(make(STEP), problem(), network=net).floor for net in nets]
         dots = [measured(make(STEP), net) for net in nets]
-        (line,) = axes.plot(gaps, floors, label=f"{name}, forecast")
-        axes.errorbar(gaps, [m for m, _ in dots], [2 * s for _, s in dots], fmt="o", ms=4, color=line.get_color())
+        look: ChartLine = {"name": name, "colour": i, "x": gaps}
+        low, high = ([mean + sign * 2 * error for mean, error in dots] for sign in (-1, 1))
+        lines.append({**look, "y": known(floors)})
+        lines.append({**look, "y": known(m for m, _ in dots), "low": known(low), "high": known(high), "dots": True})
         for row, floor, (mean, error) in zip(rows, floors, dots, strict=True):
             row.append(f"{floor:28.5f} {f'{mean:.5f} ± {error:.5f}':>22}")
     print("\n".join("  ".join(row) for row in rows))
-    axes.set(
-        xscale="log", yscale="log", xlabel="spectral gap of the mixing matrix", ylabel="steady-state error per node"
-    )
-    axes.legend(frameon=False)
-    figure.savefig(out, dpi=120)
+    across, up = Side("spectral gap of the mixing matrix", log=True), Side("steady-state error per node", log=True)
+    drawn(panel(lines, across, up, note="lines: forecast; dots: mean of runs, with two standard errors"), out)
     print(out)
 
 

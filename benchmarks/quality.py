@@ -22,12 +22,16 @@ from measured_at import measured_at
 from rich.progress import track
 
 import fedpoint as fp
+from fedpoint.show.drawing import Side, panel
+from fedpoint.show.figures import COLOURS, Line, draw_panel, key, new_figure, save
+from fedpoint.show.lines import ChartLine, known
 
 ROOT = Path(__file__).resolve().parents[1]
 REPEATS, AGENTS, ROWS, D = 400, 6, 20, 3
 LONGEST = 1500  # rounds
 NETWORKED = ("diffusion", "exact_diffusion", "extra", "gradient_tracking", "push_sum", "fedgd", "fedsgd", "fedrelax")
 COUPLED = ("fedgd", "fedsgd", "fedrelax")  # networks as they are; the others mix
+SAYS = ("exact", "accurate", "not accurate")
 NAMED = ("floor", "bias", "rate", "rounds to target")
 
 
@@ -226,7 +230,7 @@ def apart(name: str, forecast: float, measured: float, error: float) -> float:
 
 def table(found: list[dict[str, Any]]) -> list[str]:
     lines = ["| | settings | within 5 % | within 10 % | worst | |", "|---|---:|---:|---:|---:|---|"]
-    for says in ("exact", "accurate", "not accurate"):
+    for says in SAYS:
         for name in NAMED:
             rows = [(apart(name, *f[name]), f) for f in found if name in f and f["says"] == says]
             if not rows:
@@ -279,23 +283,28 @@ def text(found: list[dict[str, Any]], seed: int) -> str:
 
 
 def picture(found: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(NAMED), figsize=(13, 3.6), layout="constrained")
-    for axis, name in zip(axes, NAMED, strict=True):
-        for says, marker in (("exact", "o"), ("accurate", "s"), ("not accurate", "x")):
-            rows = [f[name] for f in found if name in f and f["says"] == says]
-            rows = [r for r in rows if min(r[0], r[1]) > 1e-7]
-            if rows:
-                x, y, error = np.array(rows).T
-                axis.errorbar(x, y, yerr=error, fmt=marker, ms=4, lw=0.8, label=says, alpha=0.7)
-        axis.axline((1.0, 1.0), slope=1, color="0.6", lw=0.8, zorder=0)
-        if name != "rate":
-            axis.set(xscale="log", yscale="log")
-        axis.set(title=name, xlabel="forecast")
-    axes[0].set_ylabel(f"mean of {REPEATS} runs")
-    axes[0].legend(title="the forecast says", fontsize=8, title_fontsize=8)
-    figure.savefig(path, dpi=110)
+    figure = new_figure(13, 3.9)
+    axes = figure.subplots(1, len(NAMED))
+    for ax, name in zip(axes, NAMED, strict=True):
+        told = [f for f in found if name in f and min(f[name][:2]) > 1e-7]
+        lines: list[ChartLine] = []
+        for colour, says in enumerate(SAYS):
+            x, y, error = np.array([f[name] for f in told if f["says"] == says]).reshape(-1, 3).T
+            low, high = (y + sign * error for sign in (-1, 1))
+            dots: ChartLine = {"name": says, "colour": colour, "dots": True, "x": x.tolist(), "y": known(y)}
+            lines.append({**dots, "low": known(low), "high": known(high)})
+        both = [v for line in lines for v in (*line["x"], *line["y"]) if v is not None]
+        ends = [min(both), max(both)]
+        lines.append({"name": "equal", "colour": "pale", "width": "thin", "quiet": True, "x": ends, "y": known(ends)})
+        log = name != "rate"
+        draw_panel(ax, panel(lines, Side("forecast", log), Side(f"mean of {REPEATS} runs", log), name))
+    nowhere = np.zeros(0)
+    key(
+        figure,
+        [Line(nowhere, nowhere, says, COLOURS[i], width=4.0) for i, says in enumerate(SAYS)],
+        "the forecast says",
+    )
+    save(figure, path, dpi=110)
 
 
 def main() -> None:

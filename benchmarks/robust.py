@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedpoint as fp
-from fedpoint.show.figures import COLOURS, new_figure
+from fedpoint.show.drawing import Side, panel
+from fedpoint.show.lines import ChartLine, known
+from fedpoint.show.plots import drawn
 
 ROOT = Path(__file__).resolve().parents[1]
 AGENTS, MOST, REPEATS = 11, 3, 60
@@ -54,21 +56,15 @@ def points(problem: fp.problems.Quadratic) -> list[tuple[str, int, float, float,
 
 
 def draw(found: list[tuple[str, int, float, float, float]]) -> None:
-    figure = new_figure(6.5, 4.0)
-    axes = figure.subplots()
-    for colour, name in zip(COLOURS, GATHERS, strict=False):
+    lines: list[ChartLine] = []
+    for i, name in enumerate(GATHERS):
         rows = [row for row in found if row[0] == name]
-        liars, floors, runs = ([row[i] for row in rows] for i in (1, 2, 3))
-        axes.plot(liars, floors, color=colour, label=name)
-        axes.plot(liars, runs, "o", color=colour, markersize=5)
-    axes.set_yscale("log")
-    axes.set_xticks(range(MOST + 1))
-    axes.set_xlabel(f"agents of {AGENTS} that send the opposite of their change, twice as long")
-    axes.set_ylabel("E|w - w*|^2 once settled")
-    axes.set_title("Forecast (lines) and runs (dots)", fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(ROOT / "docs" / "robust.png", dpi=150)
+        look: ChartLine = {"name": name, "colour": i, "x": [float(row[1]) for row in rows]}
+        lines.append({**look, "y": known(row[2] for row in rows)})
+        lines.append({**look, "y": known(row[3] for row in rows), "dots": True})
+    across = Side(f"agents of {AGENTS} that send the opposite of their change, twice as long", whole=True)
+    up = Side("expected squared distance to the solution, once settled", log=True)
+    drawn(panel(lines, across, up, note="lines: forecast; dots: mean of runs"), ROOT / "docs" / "robust.png")
 
 
 def seconds(gather: fp.Gather, size: int) -> float:

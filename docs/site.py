@@ -68,7 +68,7 @@ def algorithm_page(card: Any) -> str:
     if card in pictured():
         parts += [
             "## A picture",
-            f"![A run beside its forecast]({card.name}.svg)",
+            f'<div class="drawn">{drawn(card)}</div>',
             f"```python\n{picture_code(card)}```",
         ]
     parts.append("## References")
@@ -83,22 +83,21 @@ def picture_code(card: Any) -> str:
     return f'{code(card.name, card.network)}f.plot("{card.name}.svg", run=run)\n'
 
 
-def draw(card: Any) -> bytes:
+def drawn(card: Any) -> str:
     """What the page's code draws, from the curves that are kept with the package and computed again by its tests."""
-    from matplotlib.figure import Figure
+    from fedpoint.show import svg
+    from fedpoint.show.drawing import Side, panel
+    from fedpoint.ui.examples import REPEATS, kept
 
-    from fedpoint.ui.examples import kept
-
-    curves, figure = kept()[card.name], Figure((6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
-    axes.semilogy(curves["run"], label="mean of 20 runs")
-    axes.semilogy(curves["forecast"], "--", label="forecast")
-    axes.axhline(curves["floor"][0], color="grey", linewidth=0.8, label="forecast floor")
-    axes.set(xlabel="rounds", ylabel="squared distance to the solution")
-    axes.legend()
-    written = io.BytesIO()
-    figure.savefig(written, format="svg", metadata={"Date": None})
-    return written.getvalue()
+    curves = kept()[card.name]
+    x = [float(t) for t in range(len(curves["run"]))]
+    lines = [
+        {"name": "run", "colour": 0, "width": "thick", "x": x, "y": curves["run"].tolist()},
+        {"name": "forecast", "colour": "ink", "dash": "dashed", "x": x, "y": curves["forecast"].tolist()},
+        {"name": "floor", "colour": 1, "level": float(curves["floor"][0])},
+    ]
+    across, up = Side("communication rounds", whole=True), Side("squared distance to the solution", log=True)
+    return svg.picture(panel(lines, across, up, f"{card.title}, mean of {REPEATS} runs"))
 
 
 def algorithm_index() -> str:
@@ -174,8 +173,6 @@ def on_files(files: Any, config: Any) -> Any:
     made |= {f"algorithms/{card.name}.md": algorithm_page(card) for card in cards()}
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
-    for card in pictured():
-        files.append(File.generated(config, f"algorithms/{card.name}.svg", content=draw(card)))
     return files
 
 

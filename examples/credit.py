@@ -97,7 +97,9 @@ def picture(found: fp.Baselines, runs: dict, curves: dict, path: str) -> None:
             [gap.mean], [-i], xerr=[[gap.mean - gap.low], [gap.high - gap.mean]], fmt="o", color=INK, capsize=3
         )
     right.axvline(0, color="#999999", linewidth=1)
-    style(right, "held-out log loss above that of the pooled model", "", "Is it worth it? 95 % over states", whole=False)
+    style(
+        right, "held-out log loss above that of the pooled model", "", "Is it worth it? 95 % over states", whole=False
+    )
     right.set_yticks([-i for i in range(len(gaps))], [f"{gap.method}\nagainst pooled" for gap in gaps])
     right.set_ylim(0.5 - len(gaps), 0.5)
     right.margins(x=0.1)

@@ -292,26 +292,23 @@ def _notes(found: dict[str, Any]) -> list[str]:
 
 def picture(found: dict[str, Any], file: Path) -> None:
     """How many times as fast as fedpoint's a round is, by job."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from fedpoint.show.figures import COLOURS, log_axis, new_figure, save, style
+    from fedpoint.show.palette import RULE
 
     results = Results(found)
     shown = [j for j in jobs.MAIN if results.seconds("fedpoint", j.name)]
-    figure, axes = pyplot.subplots(1, len(shown), figsize=(3.4 * len(shown), 3.6), layout="constrained")
-    for ax, job in zip(axes if len(shown) > 1 else [axes], shown, strict=True):
+    figure = new_figure(3.4 * len(shown), 3.6)
+    for ax, job in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
         names = [p for p in PEERS if results.seconds(p, job.name)]
         names = ["fedpoint", *sorted(names, key=lambda p: results.seconds(p, job.name) or math.inf)]
         rates = [1 / (results.seconds(p, job.name) or math.inf) for p in names]
-        colours = ["C0" if p == "fedpoint" else "C1" if PEERS[p].kind == "framework" else "0.7" for p in names]
+        kinds = ["own" if p == "fedpoint" else PEERS[p].kind for p in names]
+        colours = [{"own": COLOURS[0], "framework": COLOURS[1]}.get(kind, RULE) for kind in kinds]
         ax.barh(range(len(names)), rates, color=colours)
+        style(ax, "rounds a second", title=job.title)
+        log_axis(ax, 4)
         ax.set_yticks(range(len(names)), ["fedpoint" if p == "fedpoint" else PEERS[p].title for p in names])
         ax.invert_yaxis()
-        ax.set_xscale("log")
-        ax.set_xlabel("rounds a second")
-        ax.set_title(job.title, fontsize=10)
-        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(False, axis="y")
     figure.suptitle("frameworks in orange, hand-written loops and primitives in grey", fontsize=9)
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
+    save(figure, file, dpi=120)

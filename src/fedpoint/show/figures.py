@@ -12,7 +12,7 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.show import palette
 from fedpoint.show.drawing import ACROSS, UP, Panel, tick_text
-from fedpoint.show.lines import ChartLine, dash, labelled, on_top, thin
+from fedpoint.show.lines import ChartLine, banded, dash, labelled, on_top, thin
 from fedpoint.store import disk
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
@@ -98,21 +98,28 @@ def draw(ax: Axes, lines: Sequence[Line], log: bool = True, size: float = SIZE) 
 def draw_panel(ax: Axes, panel: Panel) -> list[Line]:
     """A panel as it is; what it says of lines without a label, for a `key`."""
     for line in panel.lines:
-        if "low" in line:
+        if banded(line):
             low, high = (np.array(line[side], float) for side in ("low", "high"))
             ax.fill_between(line["x"], low, high, color=paint(line["colour"]), alpha=palette.SHADE, linewidth=0)
     drawn = [_as_line(line, panel) for line in on_top(panel.lines) if "dots" not in line]
     draw(ax, drawn, log=panel.y.log)
     for line in panel.lines:
         if "dots" in line:
-            y = np.array(line["y"], float)
-            ax.plot(line["x"], y, "o", color=paint(line["colour"]), markersize=5, clip_on=False, zorder=5)
+            _dots(ax, line)
     style(ax, panel.x.label, panel.y.label, panel.title, panel.note, panel.x.whole)
     if panel.x.log:
         log_axis(ax)
     ax.set_xlim(panel.x.low, panel.x.high)
     ax.set_ylim(panel.y.low, panel.y.high)
     return [line for line in drawn if line.keyed]
+
+
+def _dots(ax: Axes, line: ChartLine) -> None:
+    x, y = np.array(line["x"], float), np.array(line["y"], float)
+    ax.plot(x, y, "o", color=paint(line["colour"]), markersize=5, clip_on=False, zorder=5)
+    if "low" in line:
+        low, high = (np.array(line[side], float) for side in ("low", "high"))
+        ax.vlines(x, low, high, color=paint(line["colour"]), linewidth=palette.WIDTHS[""] / palette.POINT, zorder=4)
 
 
 def _as_line(line: ChartLine, panel: Panel) -> Line:

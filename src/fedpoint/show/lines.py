@@ -24,7 +24,7 @@ class ChartLine(TypedDict):
     dash: NotRequired[str]  # a level is dotted, unless it says otherwise
     width: NotRequired[str]  # "thin": one run of several, without a label and behind the others; "thick": their mean
     quiet: NotRequired[bool]  # without a label
-    dots: NotRequired[bool]  # its points alone, without a label
+    dots: NotRequired[bool]  # its points alone, without a label; low and high: a bar through each
 
 
 def dash(line: ChartLine) -> str:
@@ -50,6 +50,11 @@ def heights(line: ChartLine) -> Numbers:
 def drawable(value: float | None, log: bool) -> TypeGuard[float]:
     """Whether an axis has a place for this number."""
     return value is not None and math.isfinite(value) and (value > 0 or not log)
+
+
+def banded(line: ChartLine) -> bool:
+    """Whether there is a band around its curve."""
+    return "low" in line and "dots" not in line
 
 
 def on_top(lines: Iterable[ChartLine]) -> list[ChartLine]:

@@ -15,7 +15,7 @@ from fedpoint.show import palette
 from fedpoint.show.drawing import Panel, Side, panel
 from fedpoint.show.expected import SINGLE_RUNS, Expected, expected, lines, note, run_lines, settling_rounds
 from fedpoint.show.figures import COLOURS, Line, check_path, draw_panel, key, one_axes, paint, save
-from fedpoint.show.lines import ChartLine, known, positive
+from fedpoint.show.lines import ChartLine, banded, known, positive
 
 if TYPE_CHECKING:  # matplotlib is loaded when something is drawn, not before
     from matplotlib.figure import Figure
@@ -199,7 +199,7 @@ def forecast_curve(
     bands = [
         Line(NOWHERE, NOWHERE, SINGLE_RUNS, paint(line["colour"]), "-", 8.0, True, palette.SHADE)
         for line in shown
-        if "low" in line
+        if banded(line)
     ]
     return drawn(made, path, bands)
 

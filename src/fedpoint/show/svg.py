@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.numbers import counted, evenly
 from fedpoint.show import palette
 from fedpoint.show.drawing import Axis, Panel, spread
-from fedpoint.show.lines import ChartLine, Numbers, dash, drawable, on_top, thin
+from fedpoint.show.lines import ChartLine, Numbers, banded, dash, drawable, on_top, thin
 from fedpoint.show.markup import Html, join, number, tag
 
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
@@ -87,7 +87,7 @@ def _curves(panel: Panel, height: int) -> Html:
     lines = [line for line in on_top(panel.lines) if "dots" not in line]
     box = tag(
         "svg",
-        *(_band(line, panel) for line in panel.lines if "low" in line),
+        *(_band(line, panel) for line in panel.lines if banded(line)),
         *(_path(line, panel) for line in lines),
         class_="curves",
         y=TOP,
@@ -97,21 +97,24 @@ def _curves(panel: Panel, height: int) -> Html:
         preserveAspectRatio="none",
         aria_hidden="true",
     )
-    dots = [
-        tag(
-            "circle",
-            class_=f"dot {_class(line)}",
-            cx=f"{100 * panel.x.place(x):.2f}%",
-            cy=f"{_level(panel.y, y, height):.1f}",
-            r=4,
-            fill=_paint(line),
-        )
-        for line in panel.lines
-        if "dots" in line
-        for x, y in zip(line["x"], line["y"], strict=True)
-        if drawable(x, panel.x.log) and drawable(y, panel.y.log)
-    ]
+    dots = [dot for line in panel.lines if "dots" in line for dot in _dots(line, panel, height)]
     return join([box, *dots])
+
+
+def _dots(line: ChartLine, panel: Panel, height: int) -> list[Html]:
+    """The points of a line, each with a bar from low to high where it has one."""
+    found = []
+    none = [None] * len(line["x"])
+    for x, y, low, high in zip(line["x"], line["y"], line.get("low", none), line.get("high", none), strict=True):
+        if not (drawable(x, panel.x.log) and drawable(y, panel.y.log)):
+            continue
+        at, look = f"{100 * panel.x.place(x):.2f}%", {"class_": f"dot {_class(line)}", "fill": _paint(line)}
+        if drawable(high, panel.y.log):
+            ends = [low if drawable(low, panel.y.log) else panel.y.low, high]
+            y1, y2 = (f"{_level(panel.y, v, height):.1f}" for v in ends)
+            found.append(tag("line", class_=f"line {_class(line)}", x1=at, x2=at, y1=y1, y2=y2, stroke=_paint(line)))
+        found.append(tag("circle", cx=at, cy=f"{_level(panel.y, y, height):.1f}", r=4, **look))
+    return found
 
 
 def _names(panel: Panel, height: int, left: float) -> Html:
