@@ -22,7 +22,7 @@ SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms":
 PLACES = {"run": "runs/fedavg"}
 MARKS = {
     "algorithms": "document.querySelector('.card')",
-    "runs": "document.querySelector('#chart-runs path.line')",
+    "runs": "document.querySelector('#chart-runs .curves .line')",
     "run": "document.getElementById('main').dataset.forecast",
 }
 RUN = """

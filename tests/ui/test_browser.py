@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     not (BROWSER and DRIVER), reason="no browser: apt-get install chromium chromium-driver (Debian), then `make test`"
 )
 
-CURVES = "return [...document.querySelectorAll('#chart path.line')].map(p => p.getAttribute('d'))"
+CURVES = "return [...document.querySelectorAll('#chart .curves .line')].map(p => p.getAttribute('d'))"
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,10 @@ def test_the_algorithms_side_by_side(page, browser):
     wait(browser, "return document.querySelectorAll('.card').length === 3", "three cards")
     browser.find_element("css selector", "input[name=scaffnew]").send_keys(" ")
     assert browser.execute_script("return document.querySelectorAll('.card').length") == 4
-    curves = "return document.querySelectorAll('.stages section:not([hidden]) path.line').length"
-    assert browser.execute_script(curves) == 2 * 4  # each beside its forecast
+    curves = "return document.querySelectorAll('.stages section:not([hidden]) .curves .line').length"
+    wait(browser, f"{curves} === 2 * 4", "each beside its forecast")
     browser.find_element("css selector", "input[name=fedrelax]").send_keys(" ")
-    assert browser.execute_script(curves) == 2 * 5  # in a second chart, over a network
+    wait(browser, f"{curves} === 2 * 5", "a second chart, over a network")
     assert browser.execute_script("return document.querySelectorAll('.stages section:not([hidden])').length") == 2
     sizes = "return [...document.querySelectorAll('.card .formulas math')].map(m => m.getBoundingClientRect().height)"
     heights = browser.execute_script(sizes)
@@ -122,14 +122,14 @@ def test_the_algorithms_side_by_side(page, browser):
 def test_runs_and_one_of_them(page, browser):
     browser.get(page.address + "#/runs")
     wait(browser, "return [...document.querySelectorAll('td a')].some(a => a.textContent === 'first')", "the run")
-    wait(browser, "return document.querySelector('#chart-runs path.line')", "a curve")
+    wait(browser, "return document.querySelector('#chart-runs .curves .line')", "a curve")
     assert all(browser.execute_script(CURVES.replace("#chart", "#chart-runs")))  # drawn together
     browser.get(page.address + "#/runs/first")
     wait(browser, "return document.querySelector('main').dataset.points === '41'", "its curves")
     wait(browser, "return document.querySelector('main').dataset.forecast", "its forecast")
     lines = browser.execute_script(CURVES.replace("#chart", "#chart-error"))
     assert len(lines) == 4 + 8  # run, forecast, floor, bias; the repeats one by one
-    assert len(browser.execute_script("return [...document.querySelectorAll('#chart-error .band')]")) == 1
+    assert len(browser.execute_script("return [...document.querySelectorAll('#chart-error .curves .band')]")) == 1
     assert browser.find_element("css selector", ".verdict").text.startswith("As forecast, ")
     browser.get(browser.find_element("link text", "Report").get_attribute("href"))
     assert "As forecast, " in browser.find_element("css selector", ".verdict").text
@@ -145,7 +145,7 @@ def test_a_run_that_has_only_begun_shows_its_forecast(page, browser):
     run, *forecast = browser.execute_script(CURVES.replace("#chart", "#chart-error").replace("line'", "line.thick'"))
     assert "L" not in run and not forecast  # a point, so far
     assert (
-        browser.execute_script("return document.querySelector('#chart-error path.ink.dashed').getTotalLength()") > 100
+        browser.execute_script("return document.querySelector('#chart-error .curves .ink[stroke-dasharray]').getTotalLength()") > 100
     )
     quiet(browser)
 
@@ -212,7 +212,7 @@ def taken(browser, label):
 
 def test_figures_and_tables_are_downloaded(page, browser):
     browser.get(page.address + "#/runs")
-    wait(browser, "return document.querySelector('#chart-runs path.line')", "a curve")
+    wait(browser, "return document.querySelector('#chart-runs .curves .line')", "a curve")
     browser.execute_script(TAKE)
     kind, svg = taken(browser, "figure")
     assert kind == "image/svg+xml" and 'stroke="rgb(' in svg and "class=" not in svg and "var(" not in svg

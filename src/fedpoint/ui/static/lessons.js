@@ -22,7 +22,7 @@ export class Lessons {
     const choose = make("fieldset", { class: "choose" }, make("legend", { class: "pale" }, "Shown side by side:"));
     found.forEach((lesson, i) => choose.append(make("label", {}, boxes[i], lesson.title)));
     this.stages = make("div", { class: "stages" });
-    this.drawn = [];
+    this.drawn = new Map(); // title -> what stands under it
     this.main.replaceChildren(
       make("h1", {}, "The algorithms, side by side"),
       make("p", {}, "One round of each: what agents do, what the hub (or a node's neighbours) does with it, and where it converges with exact fields."),
@@ -45,22 +45,31 @@ export class Lessons {
     const asked = (this.asked = {});
     const found = await (await ask(`/api/stages?${new URLSearchParams(shown.map(({ name }) => ["name", name]))}`)).json();
     if (this.asked !== asked || this.closed) return;
-    this.clear();
+    for (const [title, stage] of this.drawn) if (!found.some((one) => one.title === title)) this.remove(title, stage);
     for (const { title, told, chart } of found) {
-      const box = make("div", { class: "chart" });
-      this.stages.append(make("section", { "aria-label": title }, make("h2", {}, title), make("p", { class: "pale" }, told), box, downloads(box, () => chart)));
-      this.drawn.push(showChart(null, box, chart));
+      const stage = this.drawn.get(title) || this.stage(title, told);
+      stage.shown = chart;
+      stage.drawn = showChart(stage.drawn, stage.box, chart);
     }
   }
 
-  clear() {
-    for (const drawn of this.drawn?.splice(0) || []) drawn.destroy();
-    this.stages?.replaceChildren();
+  stage(title, told) {
+    const box = make("div", { class: "chart" }), stage = { box };
+    stage.whole = make("section", { "aria-label": title }, make("h2", {}, title), make("p", { class: "pale" }, told), box, downloads(box, () => stage.shown));
+    this.stages.append(stage.whole);
+    this.drawn.set(title, stage);
+    return stage;
+  }
+
+  remove(title, stage) {
+    stage.drawn.destroy();
+    stage.whole.remove();
+    this.drawn.delete(title);
   }
 
   close() {
     this.closed = true;
-    this.clear();
+    for (const [title, stage] of this.drawn || []) this.remove(title, stage);
   }
 }
 
