@@ -16,7 +16,7 @@ from fedpoint.show.markup import Html, join, number, tag
 
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 POINTS = 150  # of a line of a notebook: a small picture shows no more
-FINE = 4000  # units of a curve's box, across and up: whole numbers are short, and finer than can be seen
+FINE = 1500  # units of a curve's box, across and up: whole numbers are short, and as fine as can be seen
 TOP, BOTTOM = 26, 42  # pixels above and below the curves
 LETTER = 6.6  # pixels of a letter, about: a page's script measures instead
 SAMPLE = "M0 0h14"  # of a line, before its name
