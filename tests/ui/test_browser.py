@@ -145,7 +145,10 @@ def test_a_run_that_has_only_begun_shows_its_forecast(page, browser):
     run, *forecast = browser.execute_script(CURVES.replace("#chart", "#chart-error").replace("line'", "line.thick'"))
     assert "L" not in run and not forecast  # a point, so far
     assert (
-        browser.execute_script("return document.querySelector('#chart-error .curves .ink[stroke-dasharray]').getTotalLength()") > 100
+        browser.execute_script(
+            "return document.querySelector('#chart-error .curves .ink[stroke-dasharray]').getTotalLength()"
+        )
+        > 100
     )
     quiet(browser)
 
