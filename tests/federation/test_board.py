@@ -463,6 +463,44 @@ def test_a_person_sees_what_all_studies_tell_of_this_site(trial):
     assert "epsilon 2 of earlier versions and other studies, 3.5 with this one" in out.output
 
 
+DROPS = {"features": ["age", "dose"], "missing": "drop"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "first", "second", "refused"),
+    [
+        (0, {}, DROPS, False),
+        (1, {}, DROPS, True),
+        (1, DROPS, {}, True),
+        (19, {}, DROPS, True),
+        (20, {}, DROPS, False),
+        (3, {"held_out": "mark"}, {"held_out": "more"}, True),
+        (0, {"held_out": "mark"}, {"held_out": "more"}, False),
+    ],
+)
+def test_two_studies_do_not_tell_of_a_few_rows_together(rows, first, second, refused, trial):
+    """One leaves out rows that the other has: those with a gap in a column more, or those that a column marks. What
+    both say of a column differs by these rows, though each study by itself is above the floor."""
+    kit, own = trial.kits["north"], trial.kits["admin"]
+    lines = [f"{i % 2},{20 + i},{'' if i < rows else i},{i // 60},{(i + rows) // 60}" for i in range(90)]
+    (kit.folder / "t.csv").write_text("\n".join(["ill,age,dose,mark,more", *lines]) + "\n")
+    table = {"kind": "table", "model": "logistic", "target": "ill", "features": ["age"]}
+    for name, change in (("first", first), ("second", second)):
+        wanted = parse(content(METHOD, table | change, rounds=3, sites=SITES, name=name))
+        made = signed.sign(wanted, 1, own.key, own.certificate)
+        engagement.receive(kit.folder, "north", made.data, kit.authority)
+    out = cli("approve", kit.folder, "first", "--data", kit.folder / "t.csv", "--yes")
+    assert out.exit_code == 0, out.output
+    (kit.folder / "policy.toml").write_text(
+        POLICY.replace('"kind"', '"mark", "more"').replace("rows = 10", "rows = 20")
+    )
+    for how in (["--by-policy"], ["--data", kit.folder / "t.csv", "--yes"])[: 1 + refused]:
+        out = cli("approve", kit.folder, "second", *how)
+        assert (out.exit_code != 0) == refused, out.output
+        said = f"has {rows} row{'s' * (rows > 1)} that "
+        assert (said in " ".join(out.output.split()) and "both together tell of these alone" in out.output) == refused
+
+
 def test_a_study_that_was_changed_on_disk_is_not_approved(trial):
     part = trial.parts["north"]
     text = (part.folder / "study.toml").read_text()

@@ -164,12 +164,14 @@ def _show(
     from fedpoint.federation.announcement import announce, lines
     from fedpoint.federation.held_out import luck_in
     from fedpoint.federation.identity.difference import differences
+    from fedpoint.federation.site.overlap import few_between
     from fedpoint.federation.site.policy import OF, epsilon_of, used_before
 
     part.verify(kit.authority)
     if part.study.of_files and data is None:
         raise FedpointError(f"{kit.party} needs its data: pass --data FILE")
     found = announce(part.study, data, floor, kit.party, luck_in(part.records))
+    found["refused"] += few_between(kit.folder, part, data, floor)
     if as_json:
         click.echo(json.dumps(found))
     else:
@@ -191,6 +193,7 @@ def _decide(kit: Kit, part: Engagement) -> None:
     """By the policy alone: what it does not cover waits for a person."""
     from fedpoint.federation.announcement import announce
     from fedpoint.federation.held_out import luck_in
+    from fedpoint.federation.site.overlap import few_between
     from fedpoint.federation.site.policy import read_policy, used_before
 
     policy = read_policy(kit.folder)
@@ -201,6 +204,7 @@ def _decide(kit: Kit, part: Engagement) -> None:
     data = kit.folder / policy.data if policy.data and part.study.of_files else None
     if not said:
         said = announce(part.study, data, policy.floor.floor(), kit.party, luck_in(part.records))["refused"]
+        said += few_between(kit.folder, part, data, policy.floor.floor())
     if said:
         raise FedpointError(f"{part.title} waits for a person's decision: {'; '.join(said)}")
     _approve(kit, part, data, policy.floor.floor(), "policy")

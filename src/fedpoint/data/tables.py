@@ -263,6 +263,14 @@ def read_own(
     return gather(pieces, choose(pieces, Asked(target, None, features, (), categorical)), missing)[0]
 
 
+def rows_without_gaps(
+    path: str | os.PathLike, names: Sequence[str], categorical: Sequence[str] = (), separator: str = ","
+) -> np.ndarray:
+    """(n,): the rows of an agent's own file in which all these columns have a value."""
+    columns, _ = Piece(Path(path).stem, Path(path), separator=separator).read(list(names), list(categorical), [])
+    return ~np.any([column.missing for column in columns.values()], axis=0)
+
+
 def _check_choices(model: str | None, missing: str, held_out: float) -> None:
     for name, value, known in (("model", model, MODELS), ("missing", missing, MISSINGS)):
         if value is not None and value not in known:

@@ -16,7 +16,7 @@ from fedpoint.core.numbers import counted
 from fedpoint.core.types import Data, Model
 from fedpoint.data.column import Column
 from fedpoint.data.recipe import Feature, encode
-from fedpoint.data.tables import Table, read_own
+from fedpoint.data.tables import Table, read_own, rows_without_gaps
 from fedpoint.federation.wire import Classes
 from fedpoint.problems.base import Problem
 
@@ -115,6 +115,21 @@ class SiteTable(Kind):
         """The columns of one site's file, where it is; the one that says which rows are held out among them."""
         features = [name for name in self.reads if name != self.target]
         return read_own(path, self.target, features, self.categorical, self.missing, self.separator)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no row of a file is left out because of what is in it."""
+        return self.missing != "drop" and not isinstance(self.held_out, str)
+
+    def kept(self, path: str | Path) -> np.ndarray:
+        """(n,): the rows of a site's file that are trained on, as far as its columns decide that, and not luck."""
+        found = rows_without_gaps(path, self.reads, self.categorical, self.separator)
+        if self.missing != "drop":
+            found = np.ones(len(found), bool)
+        if isinstance(self.held_out, str):
+            marks = read_own(path, None, [self.held_out], separator=self.separator, missing="mean")[self.held_out]
+            found &= marks.values != 1
+        return found
 
 
 class ModelTable(SiteTable):
