@@ -79,7 +79,7 @@ class SiteExecutor(Executor):
                 over.wait(AGAIN)
                 continue
             back, order = heard
-            if back == END:
+            if back == END or over.is_set():
                 return
             said, answer = self._answer(order, fl_ctx) if back == ORDER else (NOTHING, b"")
 
