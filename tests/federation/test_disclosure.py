@@ -94,6 +94,37 @@ def test_a_flag_of_few_rows_is_below_the_floor(flagged, tmp_path):
     assert [text.startswith(few) for text in said(path)] == [True] * (flagged < 5)
 
 
+@pytest.mark.parametrize(
+    ("column", "gaps", "fill", "refused"),
+    [
+        ("dose", 1, None, False),  # what an honest server says
+        ("kind", 1, None, False),
+        ("dose", 1, 1e9, True),
+        ("dose", 4, -1e9, True),
+        ("dose", 5, 1e9, False),  # as many as may be spoken of
+        ("dose", 1, 30.0, False),
+        ("kind", 1, "zz", True),  # a category of the other site's
+        ("kind", 5, "zz", False),
+    ],
+)
+def test_a_server_cannot_mark_rows_by_what_fills_their_gaps(column, gaps, fill, refused, tmp_path):
+    """Rows with a gap in `dose` that is filled with 1e9 would be all that the message says of that column."""
+    lines = write_table(tmp_path / "t.csv").read_text().splitlines()
+    place = lines[0].split(",").index(column)
+    for i in range(1, 1 + gaps):
+        cells = lines[i].split(",")
+        lines[i] = ",".join([*cells[:place], "", *cells[place + 1 :]])
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    server = Server(tmp_path / "t.csv")
+    for recipe in (server.recipe, server.setup["recipe"]) if fill is not None else ():
+        for one in recipe:
+            one |= {"fill": fill} if one["column"] == column else {}
+    site = Site(server.study, "north", tmp_path / "records", tmp_path / "t.csv")
+    assert [failure(site, order) for order in (server.order("columns"), server.order("moments"))] == [None, None]
+    assert failure(site, server.order("ready")) == ("floor" if refused else None)
+    assert failure(site, server.work(0)) == ("floor" if refused else None)
+
+
 def test_a_target_that_only_few_rows_have_is_below_the_floor(tmp_path):
     """Of a linear model: X'y is then the sum of these rows."""
     path = table(tmp_path / "t.csv", **even(40), doses=[7.5 * (i == 3) for i in range(40)])

@@ -9,11 +9,13 @@ import numpy as np
 from fedpoint.core.numbers import counted
 from fedpoint.core.steps import chances_of_steps
 from fedpoint.data.column import Column
-from fedpoint.data.dates import possible_forms
+from fedpoint.data.dates import as_days, possible_forms
 from fedpoint.data.floor import Floor
 from fedpoint.data.recipe import Feature
 from fedpoint.federation.site_table import SiteTable
 from fedpoint.federation.study import Study
+
+NEAR = 10.0  # ranges of a site's own values, beyond which a filled gap stands out
 
 
 def below(
@@ -146,6 +148,31 @@ def few_of_a_design(
                     f"is {floor.per_category}; ask for a study without it"
                 )
     return found
+
+
+def few_by_filling(columns: Mapping[str, Column], recipe: Sequence[Feature], floor: Floor) -> list[str]:
+    """The same where few gaps are filled with what no other row here is near. A server says what fills them, and could
+    mark these rows so."""
+    found = []
+    for feature in recipe:
+        column = columns[feature.column]
+        gaps = int(column.missing.sum())
+        if feature.fill is not None and 0 < gaps < floor.per_category and _stands_out(column, feature, gaps, floor):
+            found.append(
+                f"sums over {counted(gaps, 'row')} would leave: gaps of column {feature.column!r} are to be filled "
+                f"with {feature.fill!r}, which no other row here is near; the floor is {floor.per_category}; fill "
+                "them yourself"
+            )
+    return found
+
+
+def _stands_out(column: Column, feature: Feature, gaps: int, floor: Floor) -> bool:
+    if feature.categories is not None:
+        words = np.array([*(column.words or []), ""])[column.values]
+        return int((words[~column.missing] == feature.fill).sum()) + gaps < floor.per_category
+    known = (column if feature.dates is None else as_days(column, feature.dates)).values[~column.missing]
+    reach = NEAR * float(np.ptp(known))
+    return not known.min() - reach <= float(feature.fill or 0.0) <= known.max() + reach
 
 
 def rows_behind_a_message(study: Study, site: str, rows: int) -> int:

@@ -237,6 +237,7 @@ class Site:
             if table is not None and columns is not None:
                 recipe = preparation.features(setup["recipe"])
                 below = disclosure.few_of_a_design(table, columns, recipe, self.floor)
+                below += disclosure.few_by_filling(columns, recipe, self.floor)
                 if below:
                     raise Refused("floor", "; ".join(below))
             more = [] if self.own_problem is None else [self.own_problem]
