@@ -12,7 +12,7 @@ from typing import NamedTuple, TypedDict
 from fedpoint import __version__
 from fedpoint.core.errors import FedpointError
 
-PROTOCOL = 4
+PROTOCOL = 5
 LONGEST = 40  # characters of a version that somebody else names
 
 
