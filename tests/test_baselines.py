@@ -367,3 +367,74 @@ def test_examples_run(example, tmp_path, capsys):
         raise
     assert (tmp_path / "picture.png").stat().st_size > 20_000
     assert "picture: " in capsys.readouterr().out
+
+
+# Models that rounds train
+
+
+def trained_rows():
+    rng = np.random.default_rng(5)
+    order = rng.permutation(len(AGENT))
+    groups, test = np.array(["a", "b", "c"])[AGENT[order]], order % 3 == 0
+    X = rng.normal(size=(len(groups), 2))
+    y = X @ [1.0, 2.0] + (groups == "b") * X[:, 0] + rng.normal(size=len(groups))
+    return X, y, groups, test
+
+
+def trained_experiment(X, y, groups):
+    return fp.Experiment(fp.FedAvg(step=0.2), LeastSquares(X, y, groups=groups, mean=True))
+
+
+def test_trained_models_by_hand():
+    """After many rounds the models are those of the normal equations, of Ditto's, and of five steps of descent."""
+    X, y, groups, test = trained_rows()
+    A, b, weight = {}, {}, {}
+    for k in "abc":
+        some = ~test & (groups == k)
+        A[k], b[k], weight[k] = X[some].T @ X[some] / some.sum(), X[some].T @ y[some] / some.sum(), some.sum()
+    common = np.linalg.solve(sum(weight[k] * A[k] for k in A), sum(weight[k] * b[k] for k in A))
+    models = {"global": dict.fromkeys("abc", common), "local": {k: np.linalg.solve(A[k], b[k]) for k in A}}
+    models["personalised"] = {k: np.linalg.solve(A[k] + np.eye(2), b[k] + common) for k in A}
+    models["fine-tuned"] = dict(models["global"])
+    for _ in range(5):
+        models["fine-tuned"] = {k: w - 0.2 * (A[k] @ w - b[k]) for k, w in models["fine-tuned"].items()}
+    models["started late"] = dict.fromkeys("abc", np.zeros(2))
+
+    found = fp.baselines(
+        X, y, groups, experiment=trained_experiment, split=test, rounds=300,
+        methods={"started late": lambda e: e.replace(algorithm=fp.FedAvg(step=1e-12))},
+    )  # fmt: skip
+    assert set(found.methods) == set(models)
+    for name, each in models.items():
+        expected = [np.mean((X[some] @ each[k] - y[some]) ** 2) for k in "abc" for some in [test & (groups == k)]]
+        np.testing.assert_allclose([*found.per_agent(name).values()], expected, rtol=1e-6, err_msg=name)
+    assert {(d.method, d.against) for d in found.differences()} == {
+        ("local", "global"), ("personalised", "global"), ("fine-tuned", "global"), ("started late", "global"),
+        ("personalised", "local"), ("fine-tuned", "local"),
+    }  # fmt: skip
+    row = next(row for row in found.table() if row["method"] == "global")
+    each = sorted(found.per_agent("global").values())
+    assert (row["best_tenth"], row["median"], row["worst_tenth"]) == tuple(each)
+    assert "300 rounds of FedAvg" in str(found) and "ridge" not in str(found)
+    json.dumps(found.to_dict())
+    assert len(found.plot().axes[0].lines) >= 5
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"experiment": lambda X, y, groups: 3}, "must return an fp.Experiment; it returned 3"),
+        ({"experiment": lambda X, y, groups: trained_experiment(X, y, 0 * y)}, r"has 1 agent.*groups=groups"),
+        ({"ridge": 1.0}, "ridge= is for linear models of a table"),
+        ({"methods": ["locl"]}, "unknown method 'locl': did you mean 'local'"),
+        ({"methods": {"mine": lambda e: None}}, r"methods\['mine'\]\(experiment\) must return an fp.Experiment"),
+        ({"experiment": lambda X, y, g: fp.Experiment(fp.QFedAvg(q=1.0, step=0.1), LeastSquares(X, y, g))},
+         "own models take the experiment's local steps, and q-FedAvg has none"),
+        ({"network": fp.Network.ring(3)}, "network= couples linear models"),
+        ({"experiment": None, "rounds": 5}, "rounds= is for models that rounds train"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_experiments(given, message):
+    X, y, groups, test = trained_rows()
+    with pytest.raises(fp.FedpointError, match=message):
+        fp.baselines(X, y, groups, **{"experiment": trained_experiment, "split": test, "rounds": 1, **given})

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEVEL = 0.95
+MEASURES = {"regression": "mean squared error", "classification": "log loss", "trained": "loss"}  # by kind
+COMMON = ("pooled", "global")  # the models that all agents have in common, which others are compared with
+OWN = ("coupled", "personalised", "fine-tuned")  # those of agents, which are compared with local ones too
 
 Row: TypeAlias = dict[str, str | float | None]
 
@@ -64,13 +67,13 @@ class Baselines:
     """Held-out errors of several ways to fit agents' models. Print it for a table.
 
     Attributes:
-        errors: by method, (splits, agents): the mean squared error, or the mean log loss, of each agent's held-out
-            rows; nan for agents of which nothing was held out.
+        errors: by method, (splits, agents): the mean squared error, the mean log loss, or the loss, of each agent's
+            held-out rows; nan for agents of which nothing was held out.
         accuracies: likewise, the share of rows whose class is right; empty for numbers.
-        chosen: by method, the ridge (and coupling) of every split.
+        chosen: by method, the ridge (and coupling) of every split; of trained models nothing.
         weights: (agents,) what an agent counts in a mean.
         names: of the agents.
-        kind: "regression" or "classification".
+        kind: "regression", "classification", or "trained" where rounds trained the models.
         weighed: by "agents" or by their "rows".
         how: how rows were held out, in words.
 
@@ -89,7 +92,7 @@ class Baselines:
 
     @property
     def measure(self) -> str:
-        return "mean squared error" if self.kind == "regression" else "log loss"
+        return MEASURES[self.kind]
 
     @property
     def methods(self) -> list[str]:
@@ -138,9 +141,10 @@ class Baselines:
         )
 
     def differences(self) -> list[Difference]:
-        """The others against the pooled model, and the coupled against local ones."""
-        pairs = [(m, "pooled") for m in self.methods if m != "pooled"] if "pooled" in self.errors else []
-        pairs += [("coupled", "local")] if {"coupled", "local"} <= set(self.errors) else []
+        """The others against the model that all have in common, and agents' own models against local ones."""
+        common = next((m for m in COMMON if m in self.errors), None)
+        pairs = [] if common is None else [(m, common) for m in self.methods if m != common]
+        pairs += [(m, "local") for m in OWN if {m, "local"} <= set(self.errors)]
         return [self.difference(*pair) for pair in pairs]
 
     def table(self) -> list[Row]:
@@ -160,6 +164,8 @@ class Baselines:
             "high": high,
             "least_split": float(splits.min()),
             "most_split": float(splits.max()),
+            "best_tenth": float(each[:tenth].mean()),
+            "median": float(np.median(each)),
             "worst_tenth": float(each[-tenth:].mean()),
             "ridge": self._median(method, "ridge"),
             "coupling": self._median(method, "coupling"),
@@ -193,7 +199,8 @@ class Baselines:
         return {name: [finite(e) for e in each] for name, each in zip(self.names, values.T, strict=True)}
 
     def __str__(self) -> str:
-        head = ["method", "error", "95 % interval", "over splits", "worst tenth", "accuracy", "ridge", "coupling"]
+        head = ["method", "error", "95 % interval", "over splits", "best tenth", "median", "worst tenth"]
+        head += ["accuracy", "ridge", "coupling"]
         rows = [head, *(_cells(row) for row in self.table())]
         several = len(next(iter(self.errors.values()))) > 1
         drop = [i for i in range(len(rows[0])) if all(not r[i] for r in rows[1:]) or (i == 3 and not several)]
@@ -203,8 +210,8 @@ class Baselines:
         return "\n".join([*lines, "", *map(str, self.differences()), *self._told()])
 
     def _told(self) -> list[str]:
-        ridges = {c["ridge"] for each in self.chosen.values() for c in each}
-        if len(ridges) > 1 or not {"local"} < set(self.errors):
+        ridges = {c["ridge"] for each in self.chosen.values() for c in each if "ridge" in c}
+        if len(ridges) != 1 or not {"local"} < set(self.errors):
             return []
         return ["", f'All methods have the ridge {ridges.pop():g}. ridge="tuned" lets each choose its own: try both.']
 
@@ -277,9 +284,9 @@ def _cells(row: Row) -> list[str]:
         f"{row['error']:.4g}",
         f"{row['low']:.4g} to {row['high']:.4g}",
         f"{row['least_split']:.4g} to {row['most_split']:.4g}",
-        f"{row['worst_tenth']:.4g}",
+        *(f"{row[part]:.4g}" for part in ("best_tenth", "median", "worst_tenth")),
         f"{row['accuracy']:.4f}" if "accuracy" in row else "",
-        f"{row['ridge']:.1g}",
+        "" if row["ridge"] is None else f"{row['ridge']:.1g}",
         "" if row["coupling"] is None else f"{row['coupling']:.2g}",
     ]
 

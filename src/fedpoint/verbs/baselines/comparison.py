@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_limits
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import numbers
 from fedpoint.core.errors import FedpointError, check_count, nearest
-from fedpoint.core.numbers import counted
 from fedpoint.graphs.network import Network
 from fedpoint.results.baselines import Baselines
 from fedpoint.verbs.baselines.fit import DENSE
 from fedpoint.verbs.baselines.rows import GroupedTable, Inner, Mask, Splits
 from fedpoint.verbs.baselines.search import Search
+from fedpoint.verbs.baselines.trained import Change, Trained, TrainedOptions
 
 if TYPE_CHECKING:
     from fedpoint.data.encoding import Cells
@@ -29,7 +29,7 @@ RIDGE = {"regression": 1e-6, "classification": 0.01}
 RIDGES = np.logspace(-6, 1, 8)  # "tuned" chooses from these
 
 
-class BaselineOptions(TypedDict, total=False):
+class BaselineOptions(TrainedOptions, total=False):
     """The arguments of `fp.baselines` beside the table and the network."""
 
     seeds: int | Iterable[int]
@@ -38,7 +38,7 @@ class BaselineOptions(TypedDict, total=False):
     validation: Mask | None
     time: ArrayLike | None
     folds: int
-    methods: Sequence[str] | None
+    methods: Sequence[str] | Mapping[str, Change] | None
     task: str | None
     weight: str
     ridge: float | str | ArrayLike | None
@@ -50,41 +50,32 @@ class BaselineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Settings(Splits):
-    """The options with their defaults, checked."""
+    """The options of linear models with their defaults, checked."""
+
+    of_others: ClassVar[Mapping[str, str]] = {"rounds": "models that rounds train, given as experiment="}
 
     methods: Sequence[str] | None = None
     task: str | None = None
-    weight: str = "agents"
     ridge: float | str | ArrayLike | None = None
     couplings: ArrayLike | None = None
     neighbours: int = 5
     local_steps: int = 10
     step: float | None = None
 
-    @classmethod
-    def of_options(cls, options: BaselineOptions) -> Settings:
-        known = [f.name for f in fields(cls)]
-        for name in options:
-            if name not in known:
-                raise FedpointError(f"baselines has no {name!r}: {nearest(name, known)}")
-        return cls(**options)
-
     def __post_init__(self) -> None:
-        if self.weight not in ("agents", "rows"):
-            raise FedpointError(f"unknown weight {self.weight!r}: {nearest(str(self.weight), ('agents', 'rows'))}")
+        super().__post_init__()
         check_count("local_steps", self.local_steps, 1)
         check_count("neighbours", self.neighbours, 1)
         if self.step is not None and not self.step > 0:
             raise FedpointError(f"step must be above 0, got {self.step}")
 
     def search(self, network: Network | None, table: GroupedTable) -> Search:
-        counts = table.counts.astype(float)
         return Search(
             network,
             self.neighbours,
             self._ridges("classification" if table.classes else "regression"),
             None if self.couplings is None else _grid("couplings", self.couplings),
-            counts if self.weight == "rows" else np.ones(len(counts)),
+            self.weights(table),
             self.local_steps,
             self.step,
         )
@@ -120,11 +111,20 @@ class Settings(Splits):
 def baselines(
     X: Cells, y: ArrayLike, groups: ArrayLike, network: Network | None = None, **options: Unpack[BaselineOptions]
 ) -> Baselines:
-    """Compare local models, one pooled model, federated ones and models coupled over a graph by each agent's
-    held-out error.
+    """Compare local models, one for all, federated ones and models of each agent's own by each agent's held-out error.
 
-    All are linear in the columns and a constant, with squared errors for numbers and logistic or softmax losses for
-    classes. Columns are scaled to variance 1, and predictions start from the target's mean (or the classes'
+    With `experiment`, a function that makes an `fp.Experiment` of the rows to train on, they are its models, such as
+    neural networks, after so many `rounds` each, with its participants:
+
+    - local: each agent alone, with the local steps that it takes in the experiment.
+    - global: the experiment as it is.
+    - personalised: Ditto, with the experiment's step and local steps.
+    - fine-tuned: five own steps of every agent from the global model.
+
+    Without one they are linear models of a table.
+
+    All of these are linear in the columns and a constant, with squared errors for numbers and logistic or softmax
+    losses for classes. Columns are scaled to variance 1, and predictions start from the target's mean (or the classes'
     frequencies), by sums over all training rows; what is fitted on top has a ridge, the constant's included:
 
     - local: each agent alone. A tuned ridge is one for all agents, chosen by all their validation errors: kinder to
@@ -141,12 +141,15 @@ def baselines(
 
     Args:
         X, y: rows (n, columns) of numbers, or a data frame, whose columns of words are encoded as the estimators do (a
-            column of zeros and ones for each category); and targets (n,): numbers or classes.
+            column of zeros and ones for each category); and targets (n,): numbers or classes. With an experiment rows
+            of any shape, (n, ...).
         groups: (n,) whose row it is.
         network: of the agents. None: each is joined to its `neighbours` nearest by gradients at the pooled model, from
             training rows alone.
         options: the arguments below, by name.
-        seeds: splits, by number or as a list; each holds out rows of every agent anew.
+        experiment: (X, y, groups) -> `fp.Experiment`, of a training part of the rows.
+        rounds: that it is run; default 100.
+        seeds: splits, by number or as a list; each holds out rows of every agent anew. Default: 5, of an experiment 1.
         held_out: the share of each agent's rows to test on; an agent with one row keeps it for training.
         time: (n,) when each row was. Then each agent's last rows are tested on, the share `held_out` of them, and of
             the others the last choose: one split, in which nobody knows the future. Random rows of a series have
@@ -155,7 +158,9 @@ def baselines(
             one, for instance whole patients.
         validation: rows that choose ridge and coupling, likewise, among the others; they are fitted afterwards.
             Default: `folds` random folds of each agent's training rows.
-        methods: some of "local", "pooled", "SCAFFOLD", "FedAvg" and "coupled".
+        methods: some of "local", "pooled", "SCAFFOLD", "FedAvg" and "coupled"; with an experiment some of "local",
+            "global", "personalised" and "fine-tuned", or a mapping of further names to functions that change the
+            experiment: {"FedPer": lambda e: e.replace(share="body")}.
         task: "regression" or "classification". Default: words, two values and whole numbers of at most 20 are classes.
         weight: "agents" count alike in means, or by their "rows".
         ridge: one number for all methods (default: 1e-6 for numbers, 0.01 for classes), "tuned", or numbers to choose
@@ -172,7 +177,17 @@ def baselines(
     >>> found = baselines(X, y, groups=bank, seeds=2, neighbours=1)
     >>> found.difference("local", "pooled").clear, found.error("local")[0] < 0.02
     (True, True)
+    >>> def experiment(X, y, groups):
+    ...     return fp.Experiment(fp.FedAvg(step=0.1), fp.problems.LeastSquares(X, y, groups=groups, mean=True))
+    >>> trained = baselines(X, y, groups=bank, experiment=experiment, rounds=50)
+    >>> trained.error("personalised")[0] < trained.error("global")[0]
+    True
     """
+    if options.get("experiment") is not None:
+        if network is not None:
+            raise FedpointError("network= couples linear models: write the experiment's own network into it")
+        return Trained.of_options(options).compare(X, y, groups)
+    options.pop("experiment", None)
     settings = Settings.of_options(options)
     table = GroupedTable(X, y, groups, settings.task)
     wanted = settings.wanted(table)
@@ -193,7 +208,7 @@ def baselines(
         weights=search.weights,
         names=table.names,
         kind="classification" if table.classes else "regression",
-        weighed=counted(len(table.names), "agent") + (" by their rows" if settings.weight == "rows" else ""),
+        weighed=settings.weighed(table),
         how=settings.describe(len(splits)),
     )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from numbers import Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,7 @@ from scipy.special import log_softmax
 from fedpoint.core.arrays import told_apart
 from fedpoint.core.errors import FedpointError, check_count, nearest
 from fedpoint.core.numbers import counted
+from fedpoint.core.types import Setting
 from fedpoint.problems.base import by_agent, check_finite
 from fedpoint.problems.logistic_task import LogisticTask
 from fedpoint.problems.penalised import Penalised
@@ -28,27 +29,39 @@ Mask = ArrayLike | Callable[[int], ArrayLike]  # rows, or a function of the seed
 Inner = list[tuple[np.ndarray, np.ndarray]]  # pairs (fit, check) of masks
 
 
-class GroupedTable:
-    """The rows, sorted by agent, and what is predicted: numbers, or labels 0, 1, ... of so many `classes`."""
+class GroupedRows:
+    """Rows, sorted by agent: whose is which."""
+
+    def __init__(self, groups: ArrayLike, count: int):
+        from fedpoint.data.preprocess import check_groups  # loads scikit-learn
+
+        self.order, self.counts, self.names = by_agent(check_groups(_given(groups), count), count)
+        if len(self.names) < 2:
+            raise FedpointError(f"all rows belong to {self.names[0]}: there are no agents to compare")
+        self.agent = np.repeat(np.arange(len(self.counts)), self.counts)
+
+    def check_fitted(self, fit: np.ndarray) -> None:
+        """Refuse a split, a mask in sorted order, that leaves an agent nothing to fit."""
+        lacking = np.flatnonzero(np.bincount(self.agent[fit], minlength=len(self.names)) == 0)
+        if len(lacking):
+            more = f" and {counted(len(lacking) - 1, 'more agent')}" if len(lacking) > 1 else ""
+            raise FedpointError(f"no rows are left to fit for agent {self.names[lacking[0]]}{more}: hold out fewer")
+
+
+class GroupedTable(GroupedRows):
+    """A table, and what is predicted: numbers, or labels 0, 1, ... of so many `classes`."""
 
     def __init__(self, X: Cells, y: ArrayLike, groups: ArrayLike, task: str | None):
         from fedpoint.data.encoding import table_numbers  # loads scikit-learn
-        from fedpoint.data.preprocess import check_groups
 
-        if groups is None:
-            raise FedpointError("groups: whose row is it? Give one agent's name a row")
         y = np.asarray(y)
-        numbers = table_numbers(X, groups)
+        numbers = table_numbers(X, _given(groups))
         if y.shape != (len(numbers),):
             raise FedpointError(
                 f"X of shape {numbers.shape} and y of shape {y.shape}: give (rows, columns) and (rows,)"
             )
-        agents = check_groups(groups, len(y))
-        self.order, self.counts, self.names = by_agent(agents, len(y))
-        if len(self.names) < 2:
-            raise FedpointError(f"all rows belong to {self.names[0]}: there are no agents to compare")
+        super().__init__(groups, len(y))
         self.X = numbers[self.order]
-        self.agent = np.repeat(np.arange(len(self.counts)), self.counts)
         self.classes, self.target = _target(y[self.order], task)
 
     @property
@@ -58,16 +71,19 @@ class GroupedTable:
 
     def case(self, fit: np.ndarray, check: np.ndarray) -> Holdout:
         """Rows to fit and to check, both as masks in sorted order."""
-        lacking = np.flatnonzero(np.bincount(self.agent[fit], minlength=len(self.names)) == 0)
-        if len(lacking):
-            more = f" and {counted(len(lacking) - 1, 'more agent')}" if len(lacking) > 1 else ""
-            raise FedpointError(f"no rows are left to fit for agent {self.names[lacking[0]]}{more}: hold out fewer")
+        self.check_fitted(fit)
         shift, spread = self.X[fit].mean(0), self.X[fit].std(0)
         spread[spread <= 1e-12 * np.abs(shift)] = 1.0  # a constant column: it becomes zero
         scaled = np.column_stack([np.ones(len(self.X)), (self.X - shift) / spread])
         target = self.target if self.classes else self.target - self.target[fit].mean()
         fitted, tested = (Rows(scaled[some], target[some], self.agent[some]) for some in (fit, check))
         return Holdout(fitted, tested, self.classes, len(self.names))
+
+
+def _given(groups: ArrayLike) -> ArrayLike:
+    if groups is None:
+        raise FedpointError("groups: whose row is it? Give one agent's name a row")
+    return groups
 
 
 @dataclass(frozen=True)
@@ -134,7 +150,9 @@ def _per_agent(agent: np.ndarray, values: np.ndarray, agents: int) -> np.ndarray
 
 @dataclass(frozen=True)
 class Splits:
-    """Which rows are tested on, and which choose: see `fp.baselines`."""
+    """Which rows are tested on, which choose, and what an agent counts: see `fp.baselines`."""
+
+    of_others: ClassVar[Mapping[str, str]] = {}  # options that are for other models, and for which
 
     seeds: int | Iterable[int] = 5
     held_out: float = 0.3
@@ -142,18 +160,49 @@ class Splits:
     validation: Mask | None = None
     time: ArrayLike | None = None
     folds: int = 3
+    weight: str = "agents"
 
-    def of(self, table: GroupedTable) -> list[tuple[np.ndarray, Inner]]:
+    @classmethod
+    def of_options(cls, options: Mapping[str, Setting]) -> Self:
+        known = [f.name for f in fields(cls) if f.name not in cls.of_others]
+        for name in options:
+            if name in cls.of_others:
+                raise FedpointError(f"{name}= is for {cls.of_others[name]}: leave it out")
+            if name not in known:
+                raise FedpointError(f"baselines has no {name!r}: {nearest(name, known)}")
+        return cls(**options)
+
+    def __post_init__(self) -> None:
+        if self.weight not in ("agents", "rows"):
+            raise FedpointError(f"unknown weight {self.weight!r}: {nearest(str(self.weight), ('agents', 'rows'))}")
+
+    def weights(self, table: GroupedRows) -> np.ndarray:
+        """(K,): what each agent counts in a mean."""
+        return table.counts.astype(float) if self.weight == "rows" else np.ones(len(table.counts))
+
+    def weighed(self, table: GroupedRows) -> str:
+        """The same in words."""
+        return counted(len(table.names), "agent") + (" by their rows" if self.weight == "rows" else "")
+
+    def of(self, table: GroupedRows) -> list[tuple[np.ndarray, Inner]]:
         """For every seed the rows to test on, and pairs (fit, check) within the others; masks in sorted order."""
-        seeds = self._seeds()
+        check_count("folds", self.folds, 2)
+        if self._by_time():
+            return [_in_time(table, np.asarray(self.time), self.held_out)]
+        return [self._one(table, seed) for seed in self._seeds()]
+
+    def tests(self, table: GroupedRows) -> list[np.ndarray]:
+        """The rows to test on alone."""
+        if self._by_time():
+            return [_in_time(table, np.asarray(self.time), self.held_out)[0]]
+        return [self._test(table, seed, np.random.default_rng(seed)) for seed in self._seeds()]
+
+    def _by_time(self) -> bool:
         if not 0 < self.held_out < 1:
             raise FedpointError(f"held_out: a share of rows between 0 and 1, got {self.held_out!r}")
-        check_count("folds", self.folds, 2)
-        if self.time is not None:
-            if self.split is not None or self.validation is not None:
-                raise FedpointError("time says which rows are held out: give it, or split and validation")
-            return [_in_time(table, np.asarray(self.time), self.held_out)]
-        return [self._one(table, seed) for seed in seeds]
+        if self.time is not None and (self.split is not None or self.validation is not None):
+            raise FedpointError("time says which rows are held out: give it, or split and validation")
+        return self.time is not None
 
     def _seeds(self) -> list[int]:
         if isinstance(self.seeds, int | np.integer):
@@ -165,15 +214,18 @@ class Splits:
             raise FedpointError("seeds: give at least one")
         return seeds[:1] if self.split is not None and not callable(self.split) else seeds  # always the same rows
 
-    def _one(self, table: GroupedTable, seed: int) -> tuple[np.ndarray, Inner]:
+    def _one(self, table: GroupedRows, seed: int) -> tuple[np.ndarray, Inner]:
         rng = np.random.default_rng(seed)
-        test = _drawn(table, rng, self.held_out) if self.split is None else _mask("split", self.split, seed, table)
+        test = self._test(table, seed, rng)
         if self.validation is None:
             return test, _folds(table, ~test, self.folds, rng)
         check = _mask("validation", self.validation, seed, table)
         if (check & test).any():
             raise FedpointError("validation: rows that are tested on must not choose: the masks overlap")
         return test, [(~test & ~check, check)]
+
+    def _test(self, table: GroupedRows, seed: int, rng: np.random.Generator) -> np.ndarray:
+        return _drawn(table, rng, self.held_out) if self.split is None else _mask("split", self.split, seed, table)
 
     def describe(self, count: int) -> str:
         """How rows were held out, in `count` splits."""
@@ -182,7 +234,7 @@ class Splits:
         return how + (f", {counted(count, 'split')}" if count > 1 else "")
 
 
-def _in_time(table: GroupedTable, time: np.ndarray, share: float) -> tuple[np.ndarray, Inner]:
+def _in_time(table: GroupedRows, time: np.ndarray, share: float) -> tuple[np.ndarray, Inner]:
     """Each agent's last rows, and the last of those before them."""
     if time.shape != table.agent.shape:
         raise FedpointError(f"time: one for each of the {counted(len(table.agent), 'row')}; got shape {time.shape}")
@@ -207,8 +259,8 @@ def _some(rows: int, share: float) -> int:
     return int(np.clip(round(share * rows), 1, rows - 1)) if rows > 1 else 0
 
 
-def _drawn(table: GroupedTable, rng: np.random.Generator, share: float) -> np.ndarray:
-    test = np.zeros(len(table.X), bool)
+def _drawn(table: GroupedRows, rng: np.random.Generator, share: float) -> np.ndarray:
+    test = np.zeros(len(table.agent), bool)
     ends = np.cumsum(table.counts)
     for start, m in zip(ends - table.counts, table.counts, strict=True):
         if m > 1:
@@ -218,8 +270,8 @@ def _drawn(table: GroupedTable, rng: np.random.Generator, share: float) -> np.nd
     return test
 
 
-def _folds(table: GroupedTable, fit: np.ndarray, folds: int, rng: np.random.Generator) -> Inner:
-    fold = np.full(len(table.X), -1)
+def _folds(table: GroupedRows, fit: np.ndarray, folds: int, rng: np.random.Generator) -> Inner:
+    fold = np.full(len(table.agent), -1)
     for k in range(len(table.names)):
         rows = np.flatnonzero(fit & (table.agent == k))
         if len(rows) > 1:  # a single row is always fitted
@@ -231,7 +283,7 @@ def _folds(table: GroupedTable, fit: np.ndarray, folds: int, rng: np.random.Gene
     return pairs
 
 
-def _mask(name: str, given: Mask, seed: int, table: GroupedTable) -> np.ndarray:
+def _mask(name: str, given: Mask, seed: int, table: GroupedRows) -> np.ndarray:
     found = np.asarray(given(seed) if callable(given) else given)
     if found.dtype != bool or found.shape != table.agent.shape:
         raise FedpointError(
