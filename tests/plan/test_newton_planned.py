@@ -5,7 +5,7 @@ import pytest
 
 import fedpoint as fp
 from fedpoint.results.plan import Goal
-from fedpoint.verbs.plan.planner import _default
+from fedpoint.verbs.plan.search import Search
 
 
 def test_newton_is_planned_by_its_rounds_and_messages():
@@ -59,7 +59,7 @@ def test_who_draws_samples_is_not_asked_for_hessians_unless_told():
     stream = fp.problems.Quadratic(1.0, [[0.0], [1.0]], noise=0.01)
     batches = fp.problems.Logistic([[1.0], [2.0], [0.5], [3.0]], [0, 1, 1, 0], [0, 0, 1, 1], ridge=0.1, batch=1)
     names = [
-        _default(fp.Experiment(fp.FedAvg(step=1.0), p, exact=exact), Goal(0.1, minimise=minimise))
+        Search.default(fp.Experiment(fp.FedAvg(step=1.0), p, exact=exact), Goal(0.1, minimise=minimise))
         for p, exact, minimise in [
             (stream, False, "communication"),
             (stream, True, "communication"),

@@ -25,7 +25,8 @@ from fedpoint.metrics import Cost
 from fedpoint.privacy import Privacy
 from fedpoint.results.forecast import Forecast
 from fedpoint.results.labels import short
-from fedpoint.results.plan_table import MEASURES, MINIMISE, SINGLE, table
+from fedpoint.results.plan_table import LOSS, MEASURES, MINIMISE, SINGLE, table
+from fedpoint.results.probe import Probe
 from fedpoint.theory.planning_cost import Prices, Use
 from fedpoint.timing.schemes import Participation
 
@@ -55,7 +56,7 @@ class Choice:
         cost: what was minimised: numbers, bytes, evaluations or seconds.
         use: what one round uses, in expectation.
         seconds: that the run takes by the given prices; None without prices.
-        forecast: of the run.
+        forecast: of the run; None where there is none, and `error` comes from runs.
         curve: (rounds, errors) that the forecast expects.
         title: the method's title.
         local_steps: local steps per round.
@@ -72,7 +73,7 @@ class Choice:
     cost: float
     use: Use = field(repr=False)
     seconds: float | None
-    forecast: Forecast = field(repr=False, compare=False)
+    forecast: Forecast | None = field(repr=False, compare=False)
     curve: tuple[np.ndarray, np.ndarray] = field(repr=False, compare=False)
     title: str = ""
     local_steps: int = 1
@@ -116,13 +117,13 @@ class Choice:
     @property
     def floor(self) -> float | None:
         """Where it would settle if it went on; None where `error` comes from runs (`forecast.floor` computes it)."""
-        if self.runs:
+        if self.runs or self.forecast is None:
             return None
         return self.forecast.floor if self.settles is None else self.settles()
 
     @property
     def bias(self) -> float | None:
-        return None if self.runs else self.forecast.bias
+        return None if self.runs or self.forecast is None else self.forecast.bias
 
     @property
     def label(self) -> str:
@@ -302,7 +303,8 @@ class Plan:
     tried: the best of each method at every (local steps, participation) that was looked at.
     missed: settings that were run because their forecasts are not exact, and did not meet the target.
     affordable: when nothing is within the budget, what the budget buys instead. measured: of `verify`.
-    unseen: settings that were not looked at within `seconds`.
+    unseen: settings that were not looked at within `seconds`. probe: where there is no forecast, the `Probe` that chose
+    which settings were run.
 
     What is promised is the **mean** over runs: E error <= target after the planned rounds. One run fluctuates about it,
     and how much is not promised; with a `confidence`, it is: error <= target in at least that share of runs.
@@ -329,15 +331,22 @@ class Plan:
         self.frontiers: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.forecasts = 0
         self.advice = ""  # what to change, where nothing reaches the target
+        self.probe: Probe | None = None  # where there is no forecast: what said in which order to look
 
     @property
     def best(self) -> Choice | None:
         return self.choices[0] if self.choices else None
 
+    @property
+    def what(self) -> str:
+        """What is planned for."""
+        known = self.measure == "error" or self.problem.solution() is not None
+        return MEASURES[self.measure] if known else LOSS
+
     @cached_property
     def notes(self) -> list[str]:
         """What is promised, and how exact the forecasts are."""
-        said = [f"in expectation: the mean of {MEASURES[self.measure]} over runs; a single run fluctuates about it"]
+        said = [f"in expectation: the mean of {self.what} over runs; a single run fluctuates about it"]
         if self.confidence is not None:
             share = f"{self.confidence:.3g} of runs"
             said = [f"of single runs: {SINGLE[self.measure]} is at most the target in at least {share}"]
@@ -348,23 +357,31 @@ class Plan:
         if self.unseen:
             said.append(f"stopped after {self.seconds:g} s: more time may find a cheaper choice")
         if self.choices:
-            rough = [c.forecast for c in self.choices if not (c.runs or c.forecast.exact)]
+            forecasts = [c.forecast for c in self.choices if c.forecast is not None and not c.runs]
+            rough = [f for f in forecasts if not f.exact]
             extra = [note for f in rough for note in f.notes if not note.startswith("exact")]
             if extra or (self.confidence is not None and not all(c.runs for c in self.choices)):
                 said.append(f"forecasts are approximate: {MARGIN:.0%} of the target is aimed at")
             runs = next((c.runs for c in self.choices if c.runs), 0)
-            if runs:
+            if self.probe is not None:
+                said.append(
+                    "there is no forecast here: a probe said which settings to run, and errors expected are means of "
+                    f"{runs} runs, others than those that chose the step"
+                )
+            elif runs:
                 what = "are means of" if self.confidence is None else "are what single runs stay below, judged by"
                 said.append(
                     f"forecasts of so large a model take longer than runs: errors expected {what} {runs} runs, and "
                     f"{MARGIN:.0%} of the target is aimed at"
                 )
+            if self.probe is not None:
+                return said
             if self.choices[0].promise == "verified":
                 said.append("a run of the first choice met the target; the others were not run")
             elif self.choices[0].promise == "not verified":
                 said.append("no choice was verified by a run: run the first one with verify=True before you trust it")
             said += dict.fromkeys(extra)
-        if self.measure == "loss" and not self.problem.linear:
+        if self.measure == "loss" and not self.problem.linear and self.probe is None:
             said.append("the loss is taken to second order about its minimum")
         return said
 
@@ -404,7 +421,7 @@ class Plan:
             best = self.best
             repeats = int(min(most, WORK / max(best.evaluations, 1.0)))
             if repeats < fewest or late():
-                accuracy = None if best.runs else best.forecast.accuracy
+                accuracy = None if best.runs or best.forecast is None else best.forecast.accuracy
                 if accuracy is None or accuracy.good:
                     return
                 why = "no time was left" if late() else "it would take too long"

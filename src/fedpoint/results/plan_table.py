@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MINIMISE = {"communication": "numbers sent", "bytes": "bytes", "computation": "field evaluations", "time": "seconds"}
 MEASURES = {"error": "E|w - w*|^2", "loss": "E f(w) - f*"}
 SINGLE = {"error": "|w - w*|^2", "loss": "f(w) - f*"}  # of one run
+LOSS = "E f(w)"  # what is planned for where its minimum is not known
 
 
 def table(plan: Plan) -> str:
@@ -88,9 +89,8 @@ def _unseen(plan: Plan) -> list[str]:
 
 def _title(plan: Plan) -> str:
     K = plan.problem.agents
-    what = MEASURES[plan.measure]
     share = "" if plan.confidence is None else f" in {plan.confidence:.3g} of runs"
-    what = what if plan.confidence is None else SINGLE[plan.measure]
+    what = plan.what if plan.confidence is None else SINGLE[plan.measure]
     within = "" if plan.budget is None else f", within {amount(plan.budget)} {MINIMISE[plan.minimise]}"
     if plan.privacy is not None:
         share += f", spending at most epsilon {plan.privacy.epsilon:g} at delta {plan.privacy.delta:g},"

@@ -52,6 +52,7 @@ class Point(NamedTuple):
         falls: (local steps,) by how much the loss falls when all agents take so many exact ones.
         falls_with_controls: (local steps,) the same with g - g_k added to each.
         apart: (local steps,) sum_k p_k m_k' H m_k, m_k what sets an agent's change apart from the mean.
+        loss: sum_k p_k f_k.
     """
 
     square: float
@@ -67,6 +68,7 @@ class Point(NamedTuple):
     falls: np.ndarray
     falls_with_controls: np.ndarray
     apart: np.ndarray
+    loss: float
 
 
 class Asked(NamedTuple):
@@ -110,6 +112,7 @@ def measure(oracle: Oracle, at: Asked, model: Model, step: float, samples: int, 
         flat["falls"],
         flat["falls_with_controls"],
         flat["apart"],
+        float(flat["loss"]),
     )
 
 
@@ -231,6 +234,7 @@ def _measured(
         "falls": now - lax.map(lambda change: loss(w + change), plain),
         "falls_with_controls": now - lax.map(lambda change: loss(w + change), controlled),
         "apart": apart,
+        "loss": now,
         "drift": g @ D,
         "drift_square": D @ D,
     }

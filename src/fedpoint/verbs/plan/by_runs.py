@@ -22,7 +22,7 @@ from fedpoint.engine.state import Records
 from fedpoint.experiment import Experiment
 from fedpoint.results.plan import Goal
 from fedpoint.theory.planning import EARLY, LONGEST_PATH, Trial, thinned
-from fedpoint.verbs.plan.measure import lead
+from fedpoint.verbs.plan.measure import least_loss
 from fedpoint.verbs.sweep import names_of, traced
 
 STEPS, REPEATS = 8, 3  # of a sweep
@@ -32,6 +32,7 @@ STEEP = 0.85  # ratio of neighbours, below which a longer or shorter step than a
 SWEEPS = 4  # of one setting, at most
 ATTEMPTS, SHORTER = 3, 0.7  # to promise a step, and by how much it is shorter each time
 FIRST, LAST = 8, 128  # rounds until curves are looked at
+ROOM = 1 << 28  # bytes of models that are kept at once
 PATIENCE = 32  # rounds, before which no curve is given up as flat
 
 
@@ -135,17 +136,22 @@ def counts_steps(algorithm: Algorithm) -> bool:
 
 class Runs:
     """Runs of one setting, whose step is open. experiment: with the most local steps of any setting of the method where
-    one program serves them all (`counts_steps`), else with its own."""
+    one program serves them all (`counts_steps`), else with its own. repeats: runs from which a promise comes."""
 
-    def __init__(self, experiment: Experiment, make: Callable[[float], Algorithm], goal: Goal, target: float):
-        self.experiment, self.make, self.goal, self.target = experiment, make, goal, target
+    def __init__(
+        self,
+        experiment: Experiment,
+        make: Callable[[float], Algorithm],
+        goal: Goal,
+        target: float,
+        repeats: int = STEPS * REPEATS,
+    ):
+        self.experiment, self.make, self.goal, self.target, self.repeats = experiment, make, goal, target, repeats
         self.open = ["local_steps"] if counts_steps(experiment.algorithm) else []
 
     @cached_property
     def _least(self) -> float:
-        """What losses are measured from."""
-        problem = self.experiment.problem
-        return float(problem.objective(lead(problem.solution()))[0])
+        return least_loss(self.experiment.problem)
 
     def watch(self, steps: np.ndarray, repeats: int, limit: int, late: Callable[[], bool]) -> Seen:
         """Until one of the steps is at the target, or none will be within the limit, or it is late. A single step has
@@ -156,7 +162,10 @@ class Runs:
         bound = [traced(bind_algorithm(method, asked.problem), self.open) for method in methods]
         session = Session(asked.bind(), 1, swept=jax.tree.map(lambda *a: np.repeat(np.stack(a), repeats, 0), *bound))
         found, size = [self._measured(session, session.now())], FIRST
+        model = sum(leaf.nbytes for leaf in jax.tree.leaves(asked.start_model))
+        last = max(1, min(LAST, ROOM // (len(steps) * repeats * model)))  # rounds whose models are kept at once
         while True:
+            size = min(size, last)
             session.prepare(session.round + size)
             _, records = session.segment(min(size, limit - session.round))
             found.append(self._measured(session, records))
@@ -167,7 +176,7 @@ class Runs:
                 return seen.first(int(below[0]))
             if seen.hopeless(limit) or late():
                 return seen
-            size = min(2 * size, LAST)
+            size *= 2
 
     def _measured(self, session: Session, records: Records) -> np.ndarray:
         """(lanes, n): what the goal is about."""
@@ -203,19 +212,19 @@ class Runs:
             steps, ratio = _closer(seen, ratio, edge)
         if best is None:
             return min(trials, key=lambda t: t.last), trials, 0
-        return self._promised(best, trials, most)
+        return self.promised(best, trials, most)
 
-    def _promised(self, best: Trial, trials: list[Trial], most: int) -> tuple[Trial, list[Trial], int]:
-        """The same by as many other runs as a sweep has; with a shorter step where they miss the target."""
+    def promised(self, best: Trial, trials: list[Trial], most: int) -> tuple[Trial, list[Trial], int]:
+        """The same by other runs; with a shorter step where they miss the target."""
         step, limit = best.step, int(best.rounds)
         for _ in range(ATTEMPTS):
             limit = min(limit + max(limit // 3, 2), most)
-            again = self.watch(np.array([step]), STEPS * REPEATS, limit, lambda: False).trial(0)
+            again = self.watch(np.array([step]), self.repeats, limit, lambda: False).trial(0)
             trials.append(again)
             if not again.why:
                 break
             step *= SHORTER
-        return again, trials, STEPS * REPEATS
+        return again, trials, self.repeats
 
 
 def _closer(seen: Seen, ratio: float, edge: bool) -> tuple[np.ndarray, float]:

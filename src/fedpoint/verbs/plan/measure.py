@@ -13,6 +13,7 @@ from fedpoint.core.types import Model
 from fedpoint.engine.base import Callback
 from fedpoint.experiment import Experiment
 from fedpoint.metrics.means import mean_and_error
+from fedpoint.problems.base import Problem
 from fedpoint.results.plan import Choice, Goal, Measure, Measured
 from fedpoint.results.run import Run
 from fedpoint.verbs.run import run
@@ -48,7 +49,18 @@ def _measured(done: Run, measure: str) -> np.ndarray:
     """(repeats, n): what the goal is about."""
     if measure == "error":
         return done.error
-    return done.loss - done.problem.objective(lead(done.problem.solution()))[0]
+    return done.loss - least_loss(done.problem)
+
+
+def least_loss(problem: Problem) -> float:
+    """What losses are measured from: that of the solution, where it is known."""
+    solution = problem.solution()
+    return 0.0 if solution is None else float(problem.objective(lead(solution))[0])
+
+
+def start_loss(experiment: Experiment) -> float:
+    """The loss where a run starts."""
+    return float(experiment.problem.objective(lead(experiment.start_model))[0])
 
 
 def lead(model: Model) -> Model:

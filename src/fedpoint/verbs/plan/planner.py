@@ -29,14 +29,11 @@ from fedpoint.theory.planning import frontier
 from fedpoint.theory.planning_cost import Prices
 from fedpoint.timing.participation import as_participation
 from fedpoint.timing.schemes import Everyone, Participation, Poisson
-from fedpoint.verbs.plan.measure import lead, measure_on
+from fedpoint.verbs.plan.measure import least_loss, measure_on, start_loss
 from fedpoint.verbs.plan.private import PrivateSearch
+from fedpoint.verbs.plan.probed import ProbedSearch, unknown
 from fedpoint.verbs.plan.search import Given, Method, Search, method_of
 
-METHODS = ("gradient_exchange", "fedavg", "fedprox", "fednova", "scaffold", "scaffnew")
-SECOND_ORDER = "fednewton"  # beside them, where agents hold rows and all of them can be heard exactly
-LOCAL_STEPS = (1, 4, 16, 64)
-PRIVATE = ("fedavg", "gradient_exchange")
 PARTS = (0.3, 0.1, 0.03)  # of agents, that take part in a private round
 COMPRESSED = (Cast("bfloat16"), RandK(0.25), RandK(0.1), Quantise(4))
 SEARCHING = 0.8  # of the seconds, where runs verify what was found
@@ -93,15 +90,18 @@ def plan(
 
     The choice is made from forecasts. Where they are exact nothing is run; where they are not, the first choice is run
     before it is called the best, and gives way to the next one if it misses the target. The promise is about the mean
-    over runs or, with a confidence, about a share of single runs.
+    over runs or, with a confidence, about a share of single runs. Where there are no forecasts, as for neural networks,
+    a probe (`fp.probe`) says which settings of FedAvg and SCAFFOLD to run, and the target is a value of the loss itself
+    (measure="loss").
 
     Args:
         problem: or an experiment, which fixes everything but method, step, local steps and participants.
-        target: of E|w - w*|^2 (measure="error") or of the loss above its minimum (measure="loss").
+        target: of E|w - w*|^2 (measure="error") or of the loss above its minimum (measure="loss"; the loss itself
+            where its minimum is not known).
         methods: names, classes or objects, whose step and local steps are chosen. Default: gradient exchange, FedAvg,
             FedProx, FedNova, SCAFFOLD, Scaffnew; and FedNewton where agents hold rows, or `exact` (beside batches only
-            if messages are minimised).
-        local_steps: numbers of local steps to choose from; default 1, 4, 16, 64.
+            if messages are minimised). With a probe FedAvg and SCAFFOLD.
+        local_steps: numbers of local steps to choose from; default 1, 4, 16, 64; with a probe 1, 2, 5, 10, 20, 50.
         participation: numbers of participants or schemes to choose from; default: all, a third, a tenth, one.
         verify: run the first `top` choices `repeats` times, and show their mean beside the forecast.
         progress: called with a `PlanProgress` after every setting.
@@ -142,17 +142,20 @@ def plan(
     private = goal.privacy is not None
     if private:
         _check_private(experiment, ways)
-    chosen, twins = _without_twins(_methods(_default(experiment, goal) if methods is None else methods))
+    kind = PrivateSearch if private else ProbedSearch if unknown(experiment) else Search
+    kind.check(experiment, goal)
+    chosen, twins = _without_twins(_methods(kind.default(experiment, goal) if methods is None else methods))
     chosen = [*chosen, *_farther(chosen, factors)]
-    ways, grid = _channels(ways, experiment, goal), _local_steps(local_steps)
+    ways = _channels(ways, experiment, goal)
+    grid = _local_steps(kind.local_steps if local_steps is None else local_steps)
     schemes = _schemes(participation, experiment.problem.agents, private)
-    _check_solvable(experiment)
     _check_start_error(experiment, goal)
     made = Plan(experiment, goal, measure_on(experiment, goal))
     made.excluded += twins
     clock = Clock(goal.seconds)
-    search = PrivateSearch(experiment, goal, max(grid)) if private else Search(experiment, goal, max(grid))
+    search = kind(experiment, goal, max(grid))
     _fill(made, search, _over(chosen, ways), grid, schemes, clock, progress)
+    made.probe = search.evidence()
     if not made.choices:
         made.advice = search.advice()
     if goal.budget is not None:
@@ -302,38 +305,6 @@ def _fixed(problem: Problem | Experiment, options: FixedOptions) -> Experiment:
     return problem.replace(participation=None, **options)
 
 
-def _check_solvable(experiment: Experiment) -> None:
-    """Refuse what no forecast has a floor for."""
-    problem = experiment.problem
-    if problem.oracle.derivatives:
-        raise FedpointError(f"a plan needs forecasts: {problem.oracle.derivatives}. fp.probe(experiment) does not")
-    if problem.convex is None:
-        raise FedpointError(
-            "a plan needs forecasts, and this loss may have many minima: promise convexity (Loss(..., convex=True))"
-        )
-    if problem.solution() is None:
-        raise FedpointError("the solution of this problem is not known, so there is no distance to plan for")
-    known = problem.oracle.known_noise or (problem.batch is None and problem.local_rows() is not None)
-    if not (experiment.exact or known):
-        raise FedpointError(
-            "the problem does not tell the covariance of its samples (oracle.known_noise), so floors are not known: "
-            "plan with exact=True, or give the oracle `covariance` and `scatter`"
-        )
-
-
-def _default(experiment: Experiment, goal: Goal) -> Sequence[str]:
-    """The methods of a plan that names none. Newton's, where nothing that agents draw is in the way of exact Hessians:
-    they hold rows, or answer exactly anyway. Beside batches all rows are no fair work, so it is then for messages only.
-    """
-    if goal.privacy is not None:
-        return PRIVATE
-    problem = experiment.problem
-    rows = problem.local_rows() is not None
-    messages = goal.minimise in ("communication", "bytes")
-    exact = experiment.exact or (rows and (problem.batch is None or messages))
-    return (*METHODS, SECOND_ORDER) if exact else METHODS
-
-
 def _methods(given: Iterable[Given]) -> list[Method]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         given = [given]
@@ -398,8 +369,8 @@ def _over(methods: list[Method], ways: list[Channel | None]) -> list[Method]:
     ]
 
 
-def _local_steps(given: Iterable[int] | None) -> list[int]:
-    steps = list(LOCAL_STEPS if given is None else [given] if isinstance(given, int) else given)
+def _local_steps(given: Iterable[int] | int) -> list[int]:
+    steps = [given] if isinstance(given, int) else list(given)
     if not steps:
         raise FedpointError("local_steps is empty: give at least one number of local steps")
     for E in steps:
@@ -436,8 +407,7 @@ def _check_start_error(experiment: Experiment, goal: Goal) -> None:
         pairs = zip(jax.tree.leaves(start), jax.tree.leaves(problem.solution()), strict=True)
         now = sum(float(((np.asarray(a) - np.asarray(b)) ** 2).sum()) for a, b in pairs)
     else:
-        first, last = (problem.objective(lead(w))[0] for w in (start, problem.solution()))
-        now = float(first - last)
+        now = start_loss(experiment) - least_loss(problem)
     if now <= goal.target:
         raise FedpointError(
             f"the start is at {now:.3g} already, not above the target {goal.target:g}: there is nothing to plan"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.plan.search import Method, Search
 
 LONGEST = 1 << 10  # rounds that a private run may have, unless more are asked for
+METHODS = ("fedavg", "gradient_exchange")
 LOUDEST = 1e4  # a noise multiplier that is enough for everything
 LOOKS = 10  # steps that are tried
 SEEN = 64  # rounds in which the lengths of messages are looked at
@@ -92,6 +94,10 @@ class Lowest(NamedTuple):
 
 class PrivateSearch(Search):
     """The search for a plan that spends at most a given privacy."""
+
+    @classmethod
+    def default(cls, experiment: Experiment, goal: Goal) -> Sequence[str]:
+        return METHODS
 
     def __init__(self, experiment: Experiment, goal: Goal, most: int):
         super().__init__(experiment, goal, most)

@@ -23,6 +23,7 @@ from fedpoint.engine.session import Session
 from fedpoint.engine.state import Message
 from fedpoint.experiment import Experiment
 from fedpoint.results.plan import MARGIN, Choice, Goal, Unseen
+from fedpoint.results.probe import Probe
 from fedpoint.theory.affine_rounds import Work, affine, plain, suits, work_of_agents
 from fedpoint.theory.operator import Setting
 from fedpoint.theory.planning import LARGE, LONGEST, Known, Trial, attempt, attempt_affine, best_step, settled, walks
@@ -32,6 +33,8 @@ from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.forecast import Forecast, prepare
 from fedpoint.verbs.plan.by_runs import Runs, counts_steps
 
+METHODS = ("gradient_exchange", "fedavg", "fedprox", "fednova", "scaffold", "scaffnew")
+SECOND_ORDER = "fednewton"  # beside them, where agents hold rows and all of them can be heard exactly
 LOOKS = 24  # steps that are tried at most
 KEPT = 16  # steps whose work is kept, for others who take part
 
@@ -142,6 +145,43 @@ class Found:
 
 class Search:
     """The search for one plan."""
+
+    local_steps: tuple[int, ...] = (1, 4, 16, 64)  # to choose from, where none are given
+
+    @classmethod
+    def check(cls, experiment: Experiment, goal: Goal) -> None:
+        """Refuse what no forecast has a floor for."""
+        problem = experiment.problem
+        if problem.oracle.derivatives:
+            raise FedpointError(f"a plan needs forecasts: {problem.oracle.derivatives}. fp.probe(experiment) does not")
+        if problem.convex is None:
+            raise FedpointError(
+                "a plan needs forecasts, and this loss may have many minima: promise convexity (Loss(..., convex=True))"
+            )
+        if problem.solution() is None:
+            raise FedpointError("the solution of this problem is not known, so there is no distance to plan for")
+        known = problem.oracle.known_noise or (problem.batch is None and problem.local_rows() is not None)
+        if not (experiment.exact or known):
+            raise FedpointError(
+                "the problem does not tell the covariance of its samples (oracle.known_noise), so floors are not "
+                "known: plan with exact=True, or give the oracle `covariance` and `scatter`"
+            )
+
+    @classmethod
+    def default(cls, experiment: Experiment, goal: Goal) -> Sequence[str]:
+        """The methods of a plan that names none. Newton's, where nothing that agents draw is in the way of exact
+        Hessians: they hold rows, or answer exactly anyway. Beside batches all rows are no fair work, so it is then for
+        messages only.
+        """
+        problem = experiment.problem
+        rows = problem.local_rows() is not None
+        messages = goal.minimise in ("communication", "bytes")
+        exact = experiment.exact or (rows and (problem.batch is None or messages))
+        return (*METHODS, SECOND_ORDER) if exact else METHODS
+
+    def evidence(self) -> Probe | None:
+        """What was measured, where there is no forecast."""
+        return None
 
     def __init__(self, experiment: Experiment, goal: Goal, most: int):
         self.experiment, self.goal, self.target = experiment, goal, float(goal.target)
@@ -436,7 +476,7 @@ class Search:
                 self._leave(method, [E], scheme)
             elif choice is None:
                 worse += 1
-                found.failures.append(_why_not(E, scheme, trials))
+                found.failures.append(why_not(E, scheme, trials))
             else:
                 worse = 0
                 found.good.append(choice)
@@ -453,7 +493,7 @@ class Search:
         return best.step * min(1.0, best.local_steps / E)
 
 
-def _why_not(E: int, scheme: Participation, trials: Sequence[Trial]) -> Failure:
+def why_not(E: int, scheme: Participation, trials: Sequence[Trial]) -> Failure:
     """From the steps that were tried: too high a floor, too many rounds, or no stable step."""
 
     def said(trial: Trial) -> str:
