@@ -359,11 +359,42 @@ def test_a_sum_over_rows_is_told(rows):
 
 def test_what_needs_derivatives_of_a_round_says_so(pair):
     method = fp.FedAvg(step=0.01)
-    for ask in (lambda: fp.forecast(method, pair[0]), lambda: fp.plan(pair[0], 1e-3)):
-        with pytest.raises(fp.FedpointError, match="computed by PyTorch"):
-            ask()
+    with pytest.raises(fp.FedpointError, match="computed by PyTorch"):
+        fp.forecast(method, pair[0])
+    with pytest.raises(fp.FedpointError, match='give measure="loss"'):
+        fp.plan(pair[0], 1e-3)
     with pytest.raises(fp.FedpointError, match="computed by PyTorch"):
         fp.check(fp.run(method, pair[0], rounds=3))
+
+
+def test_a_probe_measures_what_it_does_in_jax(pair):
+    """Products with Hessians are those of PyTorch; the rest is the same arithmetic."""
+    method = fp.FedAvg(step=0.02, local_steps=2)
+    torched, jaxed = (fp.probe(method, problem, participation=2, rounds=2, samples=4) for problem in pair)
+    assert torched.rounds == jaxed.rounds
+    for one, other in zip(torched.points, jaxed.points, strict=True):
+        for name, value in one._asdict().items():
+            np.testing.assert_allclose(value, getattr(other, name), rtol=1e-4, atol=1e-7, err_msg=name)
+    assert (torched.local_steps, torched.enough, torched.scaffold) == (jaxed.local_steps, jaxed.enough, jaxed.scaffold)
+
+
+def test_a_plan_probes_and_runs(pair):
+    options = {"measure": "loss", "participation": [3], "local_steps": [1, 5], "methods": ["fedavg"]}
+    torched, jaxed = (fp.plan(problem, 0.3, **options).best for problem in pair)
+    assert torched.promise == "verified" and (torched.rounds, torched.label) == (jaxed.rounds, jaxed.label)
+
+
+def test_baselines_compare_modules(rows):
+    def with_torch(X, y, groups):
+        return fp.Experiment(fp.FedAvg(step=0.02), fp.problems.Torch(linear(), nn.MSELoss(), (X, y), groups=groups))
+
+    def with_jax(X, y, groups):
+        start = with_torch(X, y, groups).problem.start()
+        return fp.Experiment(fp.FedAvg(step=0.02), fp.problems.Loss(squares, start, (X, y), groups=groups))
+
+    torched, jaxed = (fp.baselines(*rows, GROUPS, experiment=make, rounds=5) for make in (with_torch, with_jax))
+    for name in ("local", "global", "personalised", "fine-tuned"):
+        np.testing.assert_allclose(torched.errors[name], jaxed.errors[name], rtol=1e-6, err_msg=name)
 
 
 def test_what_fails_in_a_round_is_one_message(rows):

@@ -135,8 +135,8 @@ class Torch(RowsProblem):
     the same numbers after a resume, and on any number of processes. `run.model` is a `state_dict`, for
     `module.load_state_dict`.
 
-    What takes derivatives of the round itself (`fp.forecast`, `fp.plan`, `fp.prove`) is not for such a problem;
-    `fp.probe` is.
+    What takes derivatives of the round itself (`fp.forecast`, `fp.prove`) is not for such a problem; `fp.probe` is, and
+    `fp.plan`, which then probes and runs.
 
     Args:
         module: an `nn.Module`, which stays as it is: a copy is used. Its state is where a run starts.
