@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 
 @contextlib.contextmanager
@@ -24,6 +23,6 @@ def loading() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _leave(*_: Any) -> None:
+def _leave(*_: object) -> None:
     os.write(2, b"\ninterrupted\n")
     os._exit(130)

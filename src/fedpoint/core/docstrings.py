@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ITEM = re.compile(r"    (\*{0,2}\w+(?:, \*{0,2}\w+)*):(?:\s+(.*))?$")
 SECTIONS = {"Args:": "arguments", "Attributes:": "attributes", "Arguments of methods:": "of_methods"}
@@ -74,7 +74,7 @@ def parsed(text: str | None) -> Docstring:
     )
 
 
-def meanings(thing: Any) -> dict[str, str]:
+def meanings(thing: object) -> dict[str, str]:
     """What the arguments and attributes of a function or a class mean, those of base classes included, by name.
 
     Args:

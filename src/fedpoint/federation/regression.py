@@ -60,14 +60,14 @@ class SiteRegression(SiteTable):
 
     @model_validator(mode="before")
     @classmethod
-    def _derived(cls, given: Any) -> Any:
+    def _derived(cls, given: Plain) -> Any:
         if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
             return given
         return {**given, "model": given["kind"], **cls.columns_of(given)}
 
     @classmethod
     @abstractmethod
-    def columns_of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def columns_of(cls, given: Mapping[str, Plain]) -> dict[str, Plain]:
         """target, features and categorical, as they follow from the other keys."""
 
     @property
@@ -131,7 +131,7 @@ class SiteGLM(_OfFormula):
     dispersion: Positive = 1.0
 
     @classmethod
-    def columns_of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def columns_of(cls, given: Mapping[str, Plain]) -> dict[str, Plain]:
         from fedpoint.problems.families import response
         from fedpoint.statistics.expressions import parsed
 
@@ -140,7 +140,7 @@ class SiteGLM(_OfFormula):
         target = text.partition("~")[0].strip() if found.has_response else ""
         if target not in found.columns:
             raise ValueError(f'formula {text!r} must begin with a column and ~, as in "died ~ age"')
-        response(str(given.get("family", "gaussian")), given.get("link"))
+        response(str(given.get("family", "gaussian")), _text(given, "link") if "link" in given else None)
         also = [given[key] for key in ("offset", "weights") if isinstance(given.get(key), str)]
         features = dict.fromkeys([*(name for name in found.columns if name != target), *also])
         return {"target": target, "features": [*features], "categorical": _factors(given, found.factors)}
@@ -205,7 +205,7 @@ class SiteCox(_OfFormula):
     ties: Literal["efron", "breslow"] = "efron"
 
     @classmethod
-    def columns_of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def columns_of(cls, given: Mapping[str, Plain]) -> dict[str, Plain]:
         from fedpoint.statistics.expressions import parsed
 
         text, time, event = (_text(given, key) for key in ("formula", "time", "event"))
@@ -253,7 +253,7 @@ class SiteTableOne(SiteRegression):
     by: str | None = None
 
     @classmethod
-    def columns_of(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+    def columns_of(cls, given: Mapping[str, Plain]) -> dict[str, Plain]:
         columns = given.get("columns")
         by = _text(given, "by") if "by" in given else None
         return {"target": by, "features": list(columns) if isinstance(columns, list) else columns}
@@ -328,13 +328,14 @@ def _sorted_out(recipe: Sequence[Feature]) -> tuple[dict[str, list[str]], list[s
     return levels, [f.column for f in recipe if f.categories is None]
 
 
-def _text(given: Mapping[str, Any], key: str) -> str:
-    if not isinstance(given.get(key), str):
+def _text(given: Mapping[str, Plain], key: str) -> str:
+    text = given.get(key)
+    if not isinstance(text, str):
         raise ValueError(f"{key} is missing" if key not in given else f"{key} must be a text")
-    return given[key]
+    return text
 
 
-def _factors(given: Mapping[str, Any], found: Sequence[str]) -> list[str]:
+def _factors(given: Mapping[str, Plain], found: Sequence[str]) -> list[str]:
     asked = given.get("categorical")
     return [*dict.fromkeys([*found, *(asked if isinstance(asked, list) else [])])]
 

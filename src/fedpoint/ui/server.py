@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -270,7 +270,7 @@ def _described(playground: Playground) -> Described:
     }
 
 
-def _line(content: Any) -> bytes:
+def _line(content: object) -> bytes:
     return json.dumps(content, allow_nan=False).encode() + b"\n"
 
 

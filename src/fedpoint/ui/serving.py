@@ -84,7 +84,7 @@ def application(index: str, routes: Sequence[Route], life: Lifespan[Starlette] |
     return made
 
 
-def as_json(content: Any) -> Response:
+def as_json(content: object) -> Response:
     return Response(json.dumps(content, allow_nan=False), media_type="application/json")
 
 
