@@ -157,6 +157,57 @@ def test_a_dataset_is_read_as_rows_are_used(rows, pair):
     close(found, fp.run(fp.FedAvg(step=0.02, local_steps=2), pair[1], rounds=3))
 
 
+def test_rows_on_disk_are_those_in_memory(rows, pair, tmp_path):
+    """A torch data set too, by JAX."""
+    parts = []
+    for name, part in zip("xy", rows, strict=True):
+        np.save(tmp_path / f"{name}.npy", part)
+        parts.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    method = fp.FedAvg(step=0.02, local_steps=2)
+    expected = fp.run(method, pair[0], rounds=4)
+    mapped = fp.run(method, fp.problems.Torch(linear(), nn.MSELoss(), tuple(parts), groups=GROUPS, batch=5), rounds=4)
+    for name, tensor in mapped.model.items():
+        assert torch.equal(tensor, expected.model[name])
+    dataset = fp.data.on_disk(torch.utils.data.TensorDataset(*map(torch.as_tensor, rows)))
+    close(expected, fp.run(method, fp.problems.Loss(squares, pair[1].start(), dataset, GROUPS, batch=5), rounds=4))
+
+
+class Installed:
+    """A module that every site has."""
+
+    def start(self):
+        return fp.problems.Torch(linear(), nn.MSELoss(), (np.zeros((2, 3)), np.zeros(2))).start()
+
+    def problem(self, files, *, batch):
+        parts = [np.loadtxt(path, delimiter=",") for path in files]
+        table = np.concatenate(parts)
+        groups = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        return fp.problems.Torch(linear(), nn.MSELoss(), (table[:, :3], table[:, 3]), groups=groups, batch=batch)
+
+
+def test_a_module_learns_over_sites_as_in_simulation(rows, tmp_path, monkeypatch):
+    from fedpoint.federation import installed
+    from fedpoint.federation.study import parse
+
+    monkeypatch.setattr(installed, "_allowed", {})
+    installed.allow("linear", Installed())
+    files = {}
+    for k, site in enumerate("abc"):
+        own = np.column_stack(rows)[k == GROUPS]
+        files[site] = tmp_path / f"{site}.csv"
+        np.savetxt(files[site], np.concatenate([own] * 3), delimiter=",")
+    base = {"name": "trial", "sites": list(files), "server": "localhost:8102", "rounds": 4, "deadline": 10.0}
+    method = {"name": "scaffold", "step": 0.02, "local_steps": 3}
+    made = fp.federate(
+        parse({**base, "algorithm": method, "problem": {"kind": "installed", "name": "linear", "batch": 8}}),
+        files,
+        folder=tmp_path / "run",
+    )
+    again = fp.run(made.replay(made.problem(files)), rounds=4)
+    for name in ("0.weight", "0.bias"):
+        assert np.abs(np.asarray(again.history[name])[0] - made.history[name]).max() < 1e-10
+
+
 # Batch normalisation and dropout.
 
 
@@ -344,6 +395,9 @@ def test_another_dataset_is_not_taken_for_the_same(rows, pair, tmp_path):
         (lambda X, y: fp.problems.Torch(linear(), nn.MSELoss(), (X * np.nan, y)), "NaN"),
         (lambda X, y: fp.problems.Torch(nn.Linear(3, 1).half(), nn.MSELoss(), (X, y)), "fails on two rows|float32"),
         (lambda X, y: fp.problems.Torch(nn.Flatten(), nn.MSELoss(), (X, y)), "nothing to learn"),
+        (lambda X, y: fp.problems.Torch(linear(), nn.MSELoss(), (X, None)), "not one of numbers"),
+        (lambda X, y: fp.problems.Torch(linear(), nn.MSELoss(), (X, y), groups=[]), "groups has shape"),
+        (lambda X, y: fp.problems.Torch(linear(), nn.MSELoss(), (X[:0], y[:0])), "no rows|no agents"),
         (lambda X, y: fp.problems.Loss(linear(), {"w": y}, X), "fp.problems.Torch"),
     ],
 )

@@ -91,7 +91,7 @@ def is_parquet(path: Path) -> bool:
 
 def header_of(path: Path, separator: str = ",") -> list[str]:
     """The names of a file's columns; refused when one is twice there, or none."""
-    names = list(_parquet(path).schema_arrow.names) if is_parquet(path) else _csv_header(path, separator)
+    names = list(open_parquet(path).schema_arrow.names) if is_parquet(path) else _csv_header(path, separator)
     if not any(names):
         raise FedpointError(f"{shown(path)} is empty, it has no rows: give a header and at least one row below it")
     double = sorted(name for name, count in Counter(names).items() if count > 1)
@@ -339,7 +339,7 @@ def _even(raw: bytes, layout: _Layout) -> bool:
 # Parquet.
 
 
-def _parquet(path: Path) -> ParquetFile:
+def open_parquet(path: Path) -> ParquetFile:
     with opened(path):  # refuses what is not a file
         pass
     try:
@@ -357,7 +357,7 @@ def _read_parquet(path: Path, columns: list[Growing], wrong: list[str]) -> None:
     import pyarrow
     import pyarrow.compute as compute
 
-    file = _parquet(path)
+    file = open_parquet(path)
     readers: dict[str, Callable] = {}
     for column in columns:
         kind = file.schema_arrow.field(column.name).type

@@ -26,6 +26,12 @@ if TYPE_CHECKING:  # it loads scipy, which runs with a fusion center can do with
     from fedpoint.graphs.regions import Regions
 
 
+ALL_IN_RECORDS = (
+    "every record holds all of them: leave out memories=, and if they do not fit, give fewer agents or a larger "
+    "record_every="
+)
+
+
 def check_seed(seed: object) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
         raise FedpointError(f"seed must be a whole number, got {seed!r}")
@@ -40,13 +46,13 @@ def check_memories(e: Experiment) -> None:
         return
     why = ""
     if e.timing.on_network:
-        why = "on a network a model is what its node remembers, and every record holds all of them"
+        why = f"on a network a model is what its node remembers, and {ALL_IN_RECORDS}"
     elif not e.timing.drawn or e.timing.everyone:
         why = "everyone works in every round: give participation=, such as 10"
     elif e.share is not None or e.algorithm.personal:
-        why = "agents have models of their own, and every record holds all of them"
+        why = f"agents have models of their own, and {ALL_IN_RECORDS}, or share the whole model"
     elif e.metrics:
-        why = "metrics= read what all agents remember"
+        why = "metrics= read what all agents remember: leave them out"
     elif e.repeats > 1:
         why = "every repeat has participants of its own: run them one after the other, with other seeds"
     if why:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NotRequired, Protocol, Unpack, runtime_checkable
 
@@ -27,6 +28,7 @@ from fedpoint.problems.loss_oracle import LossOracle, NetworkOracle
 from fedpoint.problems.models import at_model, at_models
 from fedpoint.problems.products import AS_PRODUCTS, AsProducts, as_products
 from fedpoint.problems.rows import RowOptions, RowsProblem, row_options
+from fedpoint.problems.stored import StoredRows, stored, whose
 
 NO_TORCH = (
     "JAX cannot differentiate it. fp.problems.Torch(module, loss, (X, y), groups=...) runs it as it is, with gradients "
@@ -43,6 +45,22 @@ class TorchModule(Protocol):
     def parameters(self) -> Iterable[Data]: ...
 
     def state_dict(self) -> Mapping[str, Data]: ...
+
+
+def _checked_rows(data: Data) -> int:
+    """How many rows arrays hold that lead with them."""
+    leaves = jax.tree.leaves(data)
+    if not leaves:
+        raise FedpointError("data holds no array")
+    for i, leaf in enumerate(leaves):
+        if not is_array(leaf) or not np.ndim(leaf):
+            raise FedpointError(f"data must be arrays with one row a sample; array {i} is {shown(leaf)}")
+    rows = len(leaves[0])
+    for i, leaf in enumerate(leaves):
+        if len(leaf) != rows:
+            raise FedpointError(f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {counted(rows, 'row')}")
+        check_finite(f"data (array {i})", leaf)
+    return rows
 
 
 class LossOptions(RowOptions):
@@ -79,8 +97,9 @@ class Loss(RowsProblem):
             hold functions and settings too: its arrays of real numbers are learnt, the rest stays as it is. Or a module
             of flax.nnx, or a pair (module, variables) of flax.linen: `loss` then gets the module itself, ready to be
             called; of a linen module with a state, or that draws, as loss(module, batch, key).
-        data: a pytree of arrays with one row per sample.
-        groups: whose row it is. Without it there is one agent.
+        data: a pytree of arrays with one row per sample. Arrays that are mapped from files (`np.load(path,
+            mmap_mode="r")`) stay there, as do `fp.data.StoredRows`: rows are read when a round uses them.
+        groups: whose row it is. Without it there is one agent, or those that the rows' source names.
         solution: w*, where it is known.
         convex: your word that the loss is convex in the parameters; None where you cannot say.
         options: weights, p_k, default n_k/n; batch and sampling, rows a step ("iid", "shuffle"), where None is the full
@@ -90,6 +109,8 @@ class Loss(RowsProblem):
             predict(params, inputs) -> (n, classes) scores or (n,) numbers, for the accuracy of held-out rows where
             data are (inputs, targets); with a state of its own predict(params, inputs, state).
     """
+
+    oracle: LossOracle
 
     def __init__(
         self,
@@ -111,19 +132,8 @@ class Loss(RowsProblem):
         )
         if sampling == "importance":
             raise FedpointError('sampling="importance" needs gradients of rows: use it with LeastSquares or Logistic')
-        leaves = jax.tree.leaves(data)
-        if not leaves:
-            raise FedpointError("data holds no array")
-        for i, leaf in enumerate(leaves):
-            if not is_array(leaf) or not np.ndim(leaf):
-                raise FedpointError(f"data must be arrays with one row a sample; array {i} is {shown(leaf)}")
-        rows = len(leaves[0])
-        for i, leaf in enumerate(leaves):
-            if len(leaf) != rows:
-                raise FedpointError(
-                    f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {counted(rows, 'row')}"
-                )
-            check_finite(f"data (array {i})", leaf)
+        source = stored(data)
+        rows = _checked_rows(data) if source is None else source.count
         check_agents(rows)
         self._form = form_of(params, asked)
         params = self._form.start
@@ -131,8 +141,8 @@ class Loss(RowsProblem):
             if not is_array(leaf):
                 raise FedpointError(f"params must be a tree of arrays; leaf {i} is {shown(leaf)}")
             check_finite(f"params (array {i})", leaf)
-        order, counts, self.names = by_agent(np.zeros(rows, int) if groups is None else groups, rows)
-        data = jax.tree.map(lambda a: np.asarray(a)[order], data)
+        order, counts, self.names = by_agent(whose(source, rows) if groups is None else groups, rows)
+        data = order.astype(np.int32) if source else jax.tree.map(lambda a: np.asarray(a)[order], data)
         self.params = jax.tree.map(np.asarray, params)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
         self._given = None if solution is None else self.learnt(solution)
@@ -140,7 +150,11 @@ class Loss(RowsProblem):
         network = OfNetwork(loss, self._form, _precision(asked.compute))
         changes = self._form.changes or bool(asked.compute)
         loss = Exact(network) if changes else loss
-        two = jax.tree.map(lambda a: a[:1].repeat(2, 0), data)
+
+        def some(at: list[int]) -> Data:
+            return source.checked(data[at].astype(np.int64)) if source else jax.tree.map(lambda a: a[at], data)
+
+        two = some([0, 0])
         with calling("loss(params, batch) fails on two rows of the data: it"):
             said = double(jax.eval_shape)(loss, self.params, two)
         shape = said.shape
@@ -151,10 +165,11 @@ class Loss(RowsProblem):
                 f"loss(params, batch) must return real numbers, got type {said.dtype}: nothing to descend"
             )
         if shape == ():
-            some = jax.tree.map(lambda a: a[[0, -1]], data)
-            check_mean(loss, self.params, some)
+            check_mean(loss, self.params, some([0, -1]))
         fast = as_products(network if changes else loss, self.params, two)
-        said_of = {"by_row": shape == (2,), "ways": AS_PRODUCTS if isinstance(fast, AsProducts) else ""}
+        ways = [AS_PRODUCTS] if isinstance(fast, AsProducts) else []
+        ways += ["rows read as they are used"] if source else []
+        said_of = {"by_row": shape == (2,), "ways": "; ".join(ways), "stored": source}
         oracle = LossOracle(batch, sampling, function=Exact(fast) if changes else fast, **said_of)
         if self._form.lucky:
             self._check_batches(counts)
@@ -183,6 +198,15 @@ class Loss(RowsProblem):
     def why_no_solution(self) -> str:
         return "w* is not known: give it as solution= of the problem"
 
+    @property
+    def stored(self) -> StoredRows | None:
+        """What rows are read from; None: they are in memory."""
+        return self.oracle.stored
+
+    def content(self) -> Data:
+        more = {} if self.stored is None else {"rows": self.stored.fingerprint()}
+        return {**super().content(), **more}
+
     def _check_batches(self, counts: np.ndarray) -> None:
         """Refuse statistics over batches that are filled up with rows that do not count."""
         if all(self._form.learnt):
@@ -203,7 +227,9 @@ class Loss(RowsProblem):
     def row_metrics(self, w: Model, X: ArrayLike, y: ArrayLike) -> dict[str, np.ndarray]:
         """Of every row its loss, and, where `predict` says what it is taken for, whether that is right."""
         rows = (np.asarray(X), np.asarray(y))
-        built: list[Tree] = [jax.tree.structure(tree) for tree in (self.all_rows(), rows)]
+        like = self.all_rows() if self.stored is None else self.stored.checked(np.zeros(1, np.int64))
+        oracle = replace(self.oracle, stored=None)
+        built: list[Tree] = [jax.tree.structure(tree) for tree in (like, rows)]
         if built[0] != built[1]:
             raise FedpointError(
                 "held-out data are (X, y), but the data of this problem are not (inputs, targets): give evaluate= a "
@@ -216,7 +242,7 @@ class Loss(RowsProblem):
             if said.ndim == 2 and said.shape[1] > 1 and rows[1].dtype.kind in "iu":
                 found["accuracy"] = (said.argmax(1) == rows[1]).astype(float)
         with calling("loss(params, batch)"):
-            found["loss"] = np.asarray(_row_losses(self.oracle, w, rows), float)
+            found["loss"] = np.asarray(_row_losses(oracle, w, rows), float)
         return found
 
     @at_model

@@ -16,6 +16,7 @@ from fedpoint.core.types import Data, Model, Number
 from fedpoint.problems.luck import LuckyBatch, lucky
 from fedpoint.problems.oracle import Mine
 from fedpoint.problems.rows import Batch, RowsOracle, take
+from fedpoint.problems.stored import StoredRows
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,14 @@ class LossOracle(RowsOracle):
     function: Callable = lambda params, batch: 0.0
     ways: str = ""
     by_row: bool = False  # the function returns one loss a row, else their mean
+    stored: StoredRows | None = None  # what rows are read from, where the table holds their numbers only
+
+    def read(self, rows: Data) -> Data:
+        """What the loss gets of rows of the table."""
+        return rows if self.stored is None else self.stored.in_program(rows)
 
     def weighted_loss(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
+        rows = self.read(rows)
         if self.by_row:
             return weight @ self.function(w, rows)
         # A mean over rows is taken apart by giving it one row at a time; XLA batches it again.
@@ -35,7 +42,7 @@ class LossOracle(RowsOracle):
         if self.sampling == "iid" and self.batch is not None and not self.by_row and weight.shape == (self.batch,):
             # Full batches of equal weights: the loss as it is.
             scale = weight.sum()
-            return jax.tree.map(lambda g: scale * g, jax.grad(self.function)(w, rows))
+            return jax.tree.map(lambda g: scale * g, jax.grad(self.function)(w, self.read(rows)))
         return super().weighted_gradient(w, rows, weight, extra)
 
 
@@ -66,7 +73,7 @@ class NetworkOracle(LossOracle):
         return jax.tree.unflatten(built, still)
 
     def weighted_loss(self, w: Model, rows: Data, weight: Array, extra: Data) -> Array:
-        w = self._still(w)
+        w, rows = self._still(w), self.read(rows)
         if self.by_row:
             return weight @ self.function(w, rows, None)[0]
         single = jax.vmap(lambda row: self.function(w, jax.tree.map(lambda a: a[None], row), None)[0])(rows)
@@ -93,6 +100,7 @@ class NetworkOracle(LossOracle):
 
     def _trained(self, w: Model, rows: Data, key: Array) -> Model:
         """Of a whole batch, whose rows count the same."""
+        rows = self.read(rows)
 
         def loss(v: Model) -> tuple[Array, Model]:
             value, after = self.function(self._still(v), rows, key)
@@ -105,7 +113,7 @@ class NetworkOracle(LossOracle):
 
     def _drawn(self, w: Model, key: Array, each: Array, rows: Data, at: Array, inside: Array) -> Model:
         """Of rows that count differently, one by one, each with a key of its own."""
-        dtype = jnp.result_type(*jax.tree.leaves(w))
+        dtype, rows = jnp.result_type(*jax.tree.leaves(w)), self.read(rows)
         weight = jnp.where(inside, each, 0.0).astype(dtype)
 
         def loss(v: Model, row: Data, own: Array) -> Array:

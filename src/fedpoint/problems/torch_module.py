@@ -20,10 +20,12 @@ from fedpoint.core.random import Row
 from fedpoint.core.selection import Only
 from fedpoint.core.types import Data, Function, Model, Number, Tree
 from fedpoint.problems.base import by_agent, check_agents, check_weights
+from fedpoint.problems.callbacks import call_back
 from fedpoint.problems.luck import LuckyBatch, lucky
 from fedpoint.problems.models import at_model
 from fedpoint.problems.oracle import Mine, Oracle
 from fedpoint.problems.rows import Batch, RowOptions, RowsOracle, RowsProblem, row_options
+from fedpoint.problems.stored import whose
 
 if TYPE_CHECKING:
     from fedpoint.problems.torch_work import Work
@@ -77,7 +79,7 @@ class TorchOracle(RowsOracle):
 
     def loss(self, mine: Mine, w: Model) -> Array:
         kind = jax.ShapeDtypeStruct((), jnp.result_type(*jax.tree.leaves(w)))
-        return self._over_agent(mine, partial(_call, self._work.exact_loss, kind, w))
+        return self._over_agent(mine, partial(call_back, self._work.exact_loss, kind, w))
 
     def _over_agent(self, mine: Mine, function: Function) -> Tree:
         """function(all rows of an agent, weights): PyTorch takes them apart into blocks itself."""
@@ -91,38 +93,7 @@ class TorchOracle(RowsOracle):
 
     def _called(self, function: Function, w: Model, *arguments: Tree) -> Model:
         like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), w)
-        return _call(function, like, w, *arguments)
-
-
-def _call(function: Function, like: Tree, *arguments: Tree) -> Tree:
-    """function(*arguments), when the program gets there. A thread of XLA's knows nothing of the scope of double
-    precision: such numbers go to and fro as pairs of words."""
-
-    def on_words(*words: Tree) -> Tree:
-        return jax.tree.map(_words, function(*jax.tree.map(_numbers, words, kinds)))
-
-    kinds = jax.tree.map(lambda a: jnp.result_type(a).name, arguments)
-    said = jax.tree.map(lambda a: jax.ShapeDtypeStruct(*_as_words(a.shape, a.dtype)), like)
-    packed = jax.tree.map(lambda a: lax.bitcast_convert_type(a, jnp.uint32) if _long(a.dtype) else a, arguments)
-    found = jax.pure_callback(on_words, said, *packed, vmap_method="sequential")
-    return jax.tree.map(lambda a, b: lax.bitcast_convert_type(a, b.dtype) if _long(b.dtype) else a, found, like)
-
-
-def _long(kind: np.dtype) -> bool:
-    return np.dtype(kind).itemsize == 8
-
-
-def _as_words(shape: tuple[int, ...], kind: np.dtype) -> tuple[tuple[int, ...], np.dtype]:
-    return ((*shape, 2), np.dtype(np.uint32)) if _long(kind) else (shape, kind)
-
-
-def _numbers(words: Array, kind: str) -> Data:
-    return np.array(np.asarray(words).view(kind)[..., 0]) if _long(np.dtype(kind)) else words
-
-
-def _words(numbers: Data) -> np.ndarray:
-    numbers = np.asarray(numbers)
-    return np.ascontiguousarray(numbers[..., None]).view(np.uint32) if _long(numbers.dtype) else numbers
+        return call_back(function, like, w, *arguments)
 
 
 @checked
@@ -143,8 +114,8 @@ class Torch(RowsProblem):
         loss: loss(outputs, targets) -> the mean over the rows of a batch, such as `torch.nn.CrossEntropyLoss()`. It
             must be a mean, because batches differ in size.
         data: a torch `Dataset` of (inputs..., target), read as rows are used, or arrays or tensors (inputs..., targets)
-            with one row a sample.
-        groups: whose row it is. Without it there is one agent.
+            with one row a sample. Arrays that are mapped from files stay there, as do `fp.data.on_disk`'s rows.
+        groups: whose row it is. Without it there is one agent, or those that the rows' source names.
         options: weights, p_k, default n_k/n; batch and sampling, rows a step ("iid", "shuffle"), where None is the full
             gradient, of all rows at once.
 
@@ -174,7 +145,7 @@ class Torch(RowsProblem):
         rows = work.Rows(data)
         check_agents(rows.count)
         self._work = work.Work(work.checked_module(module), loss, rows)
-        order, counts, self.names = by_agent(np.zeros(rows.count, int) if groups is None else groups, rows.count)
+        order, counts, self.names = by_agent(whose(rows.source, rows.count) if groups is None else groups, rows.count)
         self.weights = check_weights(weights, len(counts), default=counts.astype(float))
         self.batch, buffers = batch, self._work.buffers
         if buffers:

@@ -22,27 +22,31 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling
 from fedpoint.core.types import Data, Function
+from fedpoint.problems.stored import stored
 
 Arrays = Mapping[str, Data]  # a model: arrays by name
 AT_ONCE = 256  # rows of an exact loss or field that are held at once
 
 
 class Rows:
-    """The rows of all agents, by number: inputs, and the target last. Of a `Dataset` they are read when they are used.
+    """The rows of all agents, by number: inputs, and the target last. Some are read when they are used.
 
-    data: a torch Dataset, or arrays or tensors that lead with the rows.
+    data: a torch Dataset, stored rows, or arrays or tensors that lead with the rows.
     """
 
     def __init__(self, data: Data) -> None:
+        self.source, self.dataset, self.tensors = stored(data), None, None
+        if self.source is not None:
+            self.count = self.source.count
+            return
         if isinstance(data, TensorDataset):
             data = data.tensors
         if isinstance(data, Dataset):
-            self.dataset, self.tensors = data, None
-            self.count = len(data)
+            self.dataset, self.count = data, len(data)
             return
         if not isinstance(data, list | tuple):
             raise FedpointError(f"data must be a torch Dataset or arrays (inputs, targets), got {type(data).__name__}")
-        self.dataset, self.tensors = None, [_tensor(i, part) for i, part in enumerate(data)]
+        self.tensors = [_tensor(i, part) for i, part in enumerate(data)]
         lengths = {len(part) for part in self.tensors}
         if len(self.tensors) < 2 or len(lengths) > 1:
             shapes = ", ".join(str(tuple(part.shape)) for part in self.tensors)
@@ -50,12 +54,18 @@ class Rows:
         self.count = lengths.pop()
 
     def take(self, index: Tensor) -> Sequence[Tensor]:
+        if self.source is not None:
+            return [torch.from_numpy(part) for part in jax.tree.leaves(self.source.checked(index.numpy()))]
         if self.tensors is not None:
             return [part[index] for part in self.tensors]
+        assert self.dataset is not None
         return default_collate([self.dataset[i] for i in index.tolist()])
 
     def fingerprint(self) -> str:
-        """SHA-256 of the arrays; of a Dataset of its kind, its length and its first and last rows."""
+        """SHA-256 of the arrays; of stored rows of some; of a Dataset of its kind, its length and its first and last
+        rows."""
+        if self.source is not None:
+            return bytes(self.source.fingerprint()).hex()
         sha = hashlib.sha256()
         parts = self.tensors
         if parts is None:
