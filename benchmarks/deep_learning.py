@@ -149,11 +149,8 @@ def mlp(w: Params, x: jax.Array) -> jax.Array:
 
 
 def transformer_start(rng: np.random.Generator, classes: int) -> Params:
-    w = {
-        "letters.weight": drawn(rng, classes, WIDTH),
-        "places.weight": drawn(rng, LENGTH, WIDTH),
-        "said.weight": drawn(rng, WIDTH, classes),
-    }
+    w = {name: rng.normal(size=(n, WIDTH)).astype("f") for name, n in (("letters", classes), ("places", LENGTH))}
+    w = {f"{name}.weight": array for name, array in w.items()} | {"said.weight": drawn(rng, WIDTH, classes)}
     w["said.bias"] = np.zeros(classes, "f")
     for i in range(LAYERS):
         shapes = {

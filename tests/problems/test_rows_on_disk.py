@@ -186,8 +186,8 @@ class Named(Items):
 
 MISTAKES = {
     "a column that is not there": (
-        lambda d: (parquet(d), fp.data.on_disk(d / "rows.parquet", "p0", "lable")),
-        "no column 'lable': did you mean 'label'",
+        lambda d: (parquet(d), fp.data.on_disk(d / "rows.parquet", "p0", "labe")),
+        "no column 'labe': did you mean 'label'",
     ),
     "no inputs": (lambda d: (parquet(d), fp.data.on_disk(d / "rows.parquet")), "say which columns the model sees"),
     "a path that does not exist": (lambda d: fp.data.on_disk(d / "none.parquet", "x"), "none.parquet"),
