@@ -1,5 +1,7 @@
 """Real processes: a site of another release takes part, one of another protocol does not, and both sides say why."""
 
+import time
+
 import pytest
 from live import QUIET, Live, Running
 from studies import BOWLS, CONTROL, SITES, content
@@ -19,11 +21,17 @@ protocol.OWN = protocol.Release({}, "0.0.9")
 
 @pytest.fixture
 def live(tmp_path, monkeypatch):
-    """All parties run, site b with another release."""
+    """All parties run, site b with another release since it approved the study."""
     made = Live(tmp_path / "live", STUDY)
 
     def start(number):
-        made.start("server", "a", "c")
+        made.start()
+        end = time.monotonic() + 120
+        with made.lead() as lead:
+            while "b" not in lead.sites():
+                assert time.monotonic() < end
+                time.sleep(0.5)
+        made.stop("b")
         (tmp_path / "sitecustomize.py").write_text(RELEASE.format(number))
         with monkeypatch.context() as patched:
             patched.setenv("PYTHONPATH", str(tmp_path), prepend=":")
