@@ -12,9 +12,10 @@ from studies import BOWLS, content
 import fedpoint as fp
 from fedpoint.cli import main
 from fedpoint.data.floor import DEFAULT, Floor
+from fedpoint.data.recipe import Feature
 from fedpoint.federation.announcement import announce, lines
 from fedpoint.federation.site import disclosure
-from fedpoint.federation.site.disclosure import below, rows_behind_a_message
+from fedpoint.federation.site.disclosure import below, few_by_filling, rows_behind_a_message
 from fedpoint.federation.site.site import Site
 from fedpoint.federation.study import parse
 
@@ -123,6 +124,12 @@ def test_a_server_cannot_mark_rows_by_what_fills_their_gaps(column, gaps, fill, 
     assert [failure(site, order) for order in (server.order("columns"), server.order("moments"))] == [None, None]
     assert failure(site, server.order("ready")) == ("floor" if refused else None)
     assert failure(site, server.work(0)) == ("floor" if refused else None)
+
+
+def test_a_column_of_gaps_marks_no_row(tmp_path):
+    path = table(tmp_path / "t.csv", **even(3), doses=["", "", ""])
+    wanted = study(missing="mean")
+    assert few_by_filling(wanted.table.read(path), [Feature("dose", fill=1e9)], Floor(2, 5, 1)) == []
 
 
 def test_a_target_that_only_few_rows_have_is_below_the_floor(tmp_path):

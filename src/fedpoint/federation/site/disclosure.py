@@ -157,7 +157,8 @@ def few_by_filling(columns: Mapping[str, Column], recipe: Sequence[Feature], flo
     for feature in recipe:
         column = columns[feature.column]
         gaps = int(column.missing.sum())
-        if feature.fill is not None and 0 < gaps < floor.per_category and _stands_out(column, feature, gaps, floor):
+        few = 0 < gaps < min(floor.per_category, len(column.values))
+        if feature.fill is not None and few and _stands_out(column, feature, gaps, floor):
             found.append(
                 f"sums over {counted(gaps, 'row')} would leave: gaps of column {feature.column!r} are to be filled "
                 f"with {feature.fill!r}, which no other row here is near; the floor is {floor.per_category}; fill "
