@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import array_of, numbers, told_apart
+from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.made import Made
 from fedpoint.core.numbers import counted, there_are
@@ -287,7 +288,7 @@ def _scatters(oracle: Oracle, own: Data, common: Data, w: Model) -> Array:
     return per_agent(lambda o: oracle.scatter(Mine(o, common), w, eye), own)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(fairly_quickly, static_argnums=0)
 def _losses(oracle: Oracle, own: Data, common: Data, w: Model) -> Array:
     return per_agent(lambda o: oracle.loss(Mine(o, common), w), own)
 

@@ -17,7 +17,6 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -121,7 +120,7 @@ def affine(setting: Setting) -> bool:
     """Whether rounds are: maps and slopes agree around two points."""
     s, x = setting, setting.origin
     other = x + np.random.default_rng(0).normal(size=x.shape)
-    one, two = (_compiled(s.space, s.numbers, jnp.asarray(at)) for at in (x, other))
+    one, two = (jax.device_get(_compiled(s.space, s.numbers, at)) for at in (x, other))
     return _affine(one, two, other - x)
 
 
@@ -131,18 +130,16 @@ def work_of_agents(setting: Setting, algorithm: Algorithm) -> Work | None:
     where its noise is not tabulated."""
     s, x = setting, setting.origin
     numbers = s.numbers.using(cast(trace_steps(algorithm), float))
-    found = _compiled(s.space, numbers, jnp.asarray(x))
+    found = jax.device_get(_compiled(s.space, numbers, x))
     n_u = found.shear.shape[1]
     sources = _sources(found, 1 + n_u + found.shear.shape[0]) if s.space.sampled else ()
-    reading = np.asarray(found.reading)
+    mean, reading, model = (np.asarray(a) for a in (found.mean, found.reading, found.model))
     if sources is None or np.abs(reading[:, n_u:]).max(initial=0.0) > 0:
         return None
     A, B, C, offset = (np.asarray(a) for a in found.hub)
     shear = np.asarray(found.shear) * (1.0 if s.space.settled else 0.0)
     p = np.asarray(numbers.p)
-    return Work(
-        x, np.asarray(found.mean), sources, A, B, C, offset, shear, reading[:, :n_u], np.asarray(found.model), p
-    )
+    return Work(x, mean, sources, A, B, C, offset, shear, reading[:, :n_u], model, p)
 
 
 def _affine(one: Compiled, other: Compiled, h: np.ndarray) -> bool:
@@ -150,10 +147,10 @@ def _affine(one: Compiled, other: Compiled, h: np.ndarray) -> bool:
     n_m, n_u = one.shear.shape
     K = len(one.mean)
     z = np.concatenate([np.broadcast_to(h[:n_u], (K, n_u)), h[n_u:].reshape(K, n_m)], axis=1)
-    slopes = [np.asarray(c.mean)[..., 1:] for c in (one, other)]
-    values = [np.asarray(c.mean)[..., 0] for c in (one, other)]
+    slopes = [c.mean[..., 1:] for c in (one, other)]
+    values = [c.mean[..., 0] for c in (one, other)]
     moved = values[0] + np.einsum("koz,kz->ko", slopes[0], z)
-    moved[:, moved.shape[1] - n_m :] += np.asarray(one.shear) @ h[:n_u]
+    moved[:, moved.shape[1] - n_m :] += one.shear @ h[:n_u]
     same = [(slopes[0], slopes[1]), (moved, values[1]), *zip(one.hub[:3], other.hub[:3], strict=True)]
     same.append((one.reading, other.reading))
     return all(_close(np.asarray(a), np.asarray(b)) for a, b in same)
@@ -165,7 +162,7 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _sources(found: Compiled, known: int) -> tuple[SourceTable, ...] | None:
     """None where a source has no table, or depends on the noise of another."""
-    one = jax.tree.map(lambda a: np.asarray(a)[:, 0], tabulated(found.locals))  # nobody straggles
+    one = jax.tree.map(lambda a: a[:, 0], tabulated(found.locals))  # nobody straggles
     at, done = known - 1, []
     for source in one.sources:
         if isinstance(source, Luck):

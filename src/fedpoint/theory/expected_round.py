@@ -70,14 +70,14 @@ class Draws(NamedTuple):
 
 def draws_of(algorithm: Algorithm, symmetric: bool) -> Draws:
     """symmetric: fields are gradients, whose slopes have real eigenvalues."""
-    hub = late = Chances(jnp.ones(1), jnp.zeros(1, jnp.int32))
+    hub = late = Chances(*jax.device_put((np.ones(1), np.zeros(1, np.int32))))
     told = algorithm.gradient_outcomes() if symmetric else algorithm.outcomes()
     if told is not None:
-        hub = Chances(jnp.asarray(told.probabilities, float), jnp.asarray(told.values))
+        hub = Chances(*jax.device_put((np.asarray(told.probabilities, float), np.asarray(told.values))))
     straggles = isinstance(algorithm.local_steps, Stragglers)
     if straggles:
         each, counts = zip(*chances_of_steps(algorithm.local_steps, 1), strict=True)
-        late = Chances(jnp.array(each), jnp.asarray(np.concatenate(counts), jnp.int32))
+        late = Chances(*jax.device_put((np.array(each), np.concatenate(counts).astype(np.int32))))
     return Draws(Drawn(told is not None, straggles), hub, late)
 
 

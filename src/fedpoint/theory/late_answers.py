@@ -138,7 +138,7 @@ class Merges:
         self.setting, self.law, self.ages = setting, law, _ages(law)
         at = setting.origin
         works: Works = _works(setting.space, setting.numbers, jnp.asarray(at))
-        self.locals = tabulated(works.locals)
+        self.locals = jax.device_put(tabulated(works.locals))
         self.random = not setting.silent or any(isinstance(s, Luck) for s in works.locals.sources)
         self.n_u, (self.K, self.n_m) = setting.u0.size, setting.m0.shape
         self.each = 1 + self.n_u + self.n_m

@@ -128,7 +128,7 @@ class Nodes:
         assert network is not None
         self.space, self.numbers, self.arcs = space, numbers, network.arcs
         works: Works = _works(space, numbers, jnp.asarray(x))
-        self.locals = tabulated(works.locals)
+        self.locals = jax.device_put(tabulated(works.locals))
         self.random = not setting.silent or any(isinstance(s, Luck) for s in works.locals.sources)
         u, m, y = (np.asarray(a) for a in (works.u, works.m, works.y))
         self.sent = y.shape[1]

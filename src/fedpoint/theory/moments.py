@@ -363,7 +363,8 @@ class Second:
         self.setting = setting
         spread = spread_of(setting)
         linear = _linearise(setting.space, setting.numbers, spread, jnp.asarray(x), jnp.int32(0))
-        self.moving = Moving(setting.numbers, spread, linear._replace(locals=tabulated(linear.locals)))
+        locals_ = jax.device_put(tabulated(linear.locals))
+        self.moving = Moving(setting.numbers, spread, linear._replace(locals=locals_))
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:

@@ -86,7 +86,7 @@ class OverNetwork:
     def __init__(self, setting: Setting, x: np.ndarray):
         self.setting = setting
         nodes = _nodes(setting.space, setting.numbers, jnp.asarray(x))
-        self.nodes = nodes._replace(locals=tabulated(nodes.locals))
+        self.nodes = nodes._replace(locals=jax.device_put(tabulated(nodes.locals)))
 
     @double
     def __call__(self, S: np.ndarray) -> np.ndarray:

@@ -323,8 +323,9 @@ def _noise_of(space: Space, numbers: Numbers, mine: Mine, point: Array) -> Array
 
 
 def tabulated(locals_: LocalNoise) -> LocalNoise:
-    """With the tables of loops whose steps are alike."""
+    """With the tables of loops whose steps are alike; NumPy's arrays."""
     done: list[Source] = []
+    locals_ = jax.device_get(locals_)
     probes = [linearised_probes(source) for source in locals_.sources]
     at = locals_.slope.shape[-1] - sum(probes)  # numbers of ext before a source
     for source, own in zip(locals_.sources, probes, strict=True):
@@ -333,7 +334,7 @@ def tabulated(locals_: LocalNoise) -> LocalNoise:
             drift, noise = np.asarray(source.drift), np.asarray(source.noise)
             step = AlikeStep(drift, F, T[..., :at], N, H, V[..., :at], noise)  # later probes are not asked
             table = added_noise(step, np.asarray(source.start)[..., :at], np.asarray(source.steps))
-            source = source._replace(table=Table(jnp.asarray(table.first), jnp.asarray(table.added)))
+            source = source._replace(table=table)
         at += own
         done.append(source)
     return locals_._replace(sources=tuple(done))

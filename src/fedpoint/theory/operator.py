@@ -16,7 +16,7 @@ import numpy as np
 from fedpoint.core.algorithm import Algorithm
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.precision import double
-from fedpoint.core.types import Model
+from fedpoint.core.types import Model, State
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.engine.cpu import cache
 from fedpoint.engine.layout import Layout
@@ -33,11 +33,10 @@ from fedpoint.theory.expected_round import (
     draws_own,
     lossy,
     most_steps,
-    rows,
     template,
     trace_steps,
 )
-from fedpoint.theory.space import Space, fill, flat, is_real, kept_leaves, size_of
+from fedpoint.theory.space import Space, fill, flat_on_host, is_real, kept_leaves, size_of
 from fedpoint.timing.base import Moments
 from fedpoint.timing.lineups import Lineups
 from fedpoint.timing.schemes import Everyone
@@ -71,7 +70,7 @@ class Setting:
         self.topology, self.oracle = fresh.topology, fresh.oracle
         begin = jax.tree.map(lambda a: np.asarray(a, float), bound.start)
         self.start = begin if self.topology.by_node else self.topology.spread(begin, self.agents)  # as models are read
-        models = wrap(jax.tree.map(jnp.asarray, begin))
+        models = wrap(begin)  # NumPy's: compiling small steps takes longer than they do
         model = self.topology.one(models)
         draws = draws_of(self.algorithm, symmetric=self.problem.has_loss)
         one = cast(self.algorithm if self.own_kind else trace_steps(self.algorithm), float)
@@ -81,10 +80,8 @@ class Setting:
         layout = Layout(
             self.oracle, self.agents, self.agents, True, None, 1, self.large(exact=True), False, 1, self.topology
         )
-        most = most_steps(self.algorithm, draws, coarse)
-        self.space = Space(
-            layout, kept_leaves(one, model), most, self._alike(), self.settles, not self.exact, self._ragged()
-        )
+        kept, most = kept_leaves(one, model, self.settles), most_steps(self.algorithm, draws, coarse)
+        self.space = Space(layout, kept, most, self._alike(), self.settles, not self.exact, self._ragged())
         begun = maps.begin(self.topology, one, models, fresh.wires, self.agents)
         m = self.moments
         inputs = Inputs(
@@ -92,7 +89,7 @@ class Setting:
             bound.timing.on_average() or Everyone(),
             cast(self.problem.own_for(self.algorithm), float),
             cast(self.problem.common, float),
-            jnp.asarray(self.problem.weights),
+            cast(self.problem.weights, float),
             cast(arriving(bound.channel), float),
             cast(bound.gather, float),
             fresh.wires,
@@ -102,9 +99,9 @@ class Setting:
         self.numbers: Numbers = jax.device_put(
             Numbers(
                 inputs,
-                jnp.asarray(m.mean),
-                jnp.asarray(m.heard),
-                jnp.asarray(m.merge),
+                cast(m.mean, float),
+                cast(m.heard, float),
+                cast(m.merge, float),
                 maps.cases(np.ones(1), m.mean[None], m.heard[None]),
                 model,
                 begun.hub,
@@ -114,8 +111,8 @@ class Setting:
                 draws.drawn,
             )
         )
-        self.u0 = np.asarray(flat(begun.hub))
-        self.m0 = np.asarray(rows(self.space, one, begun.hub, begun.memory, self.agents))
+        self.u0 = flat_on_host(begun.hub)
+        self.m0 = maps.own_rows(self.space, one, begun.hub, begun.memory, self.agents)
         self.lineups = None if merges_linearly else self._find_lineups()
         if self.lineups is not None:
             self.numbers = self.numbers._replace(cases=maps.cases(*self.lineups[:3]))
@@ -419,10 +416,10 @@ class Setting:
     def at(self, models: Model) -> np.ndarray:
         """The state in which a run begins that starts from these models."""
         n = self.numbers
-        like = wrap(jax.tree.map(lambda a: jnp.asarray(a, float), models))
+        like = wrap(jax.tree.map(lambda a: np.asarray(a, float), models))
         begun = maps.begin(self.topology, n.algorithm, like, n.inputs.wires, self.agents)
-        m = rows(self.space, n.algorithm, begun.hub, begun.memory, self.agents)
-        return np.concatenate([np.asarray(flat(begun.hub)), np.asarray(m).ravel()])
+        m = maps.own_rows(self.space, n.algorithm, begun.hub, begun.memory, self.agents)
+        return np.concatenate([flat_on_host(begun.hub), m.ravel()])
 
     def moved_to(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         """The state x with its models moved to w, all else as it is."""
@@ -485,6 +482,14 @@ class Setting:
 
 def _settles(algorithm: Algorithm, model: Model) -> bool:
     """Whether memories are completed by the merged model, at any depth: the default hands back what it is given."""
-    hub, memory = algorithm.init(model)
-    pairs = zip(jax.tree.leaves(algorithm.settle(hub, memory)), jax.tree.leaves(memory), strict=True)
-    return any(after is not before for after, before in pairs)
+    changed: list[bool] = []
+
+    def settled(model: Model) -> State:
+        hub, memory = algorithm.init(model)
+        after = algorithm.settle(hub, memory)
+        pairs = zip(jax.tree.leaves(after), jax.tree.leaves(memory), strict=True)
+        changed.extend(after is not before for after, before in pairs)
+        return after
+
+    jax.eval_shape(settled, model)
+    return any(changed)

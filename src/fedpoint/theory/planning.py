@@ -21,7 +21,7 @@ from fedpoint.core.errors import FedpointError
 from fedpoint.theory.affine_rounds import Powers, Rounds, Work
 from fedpoint.theory.krylov import Krylov
 from fedpoint.theory.moments import Second
-from fedpoint.theory.operator import Setting
+from fedpoint.theory.operator import PATH, Setting
 from fedpoint.theory.outlook import Gauge, Law
 from fedpoint.theory.powers import Squarings
 from fedpoint.theory.quadratic_forms import first_round, quantile
@@ -156,11 +156,12 @@ class MeanPath:
     def upto(self, t: int) -> np.ndarray:
         f, s = self.forecast, self.forecast.setting
         while len(self.values) <= t:
-            rounds = max(255, len(self.values))
             with np.errstate(all="ignore"):
-                path = s.path(self.x, rounds)
-                new = (f.measured(path - f.optimum) ** 2).sum(1)
-                self.x = s.travel(self.x, rounds + 1)
+                if not len(self.values):
+                    models = s.read(self.x)[None]
+                else:
+                    models, self.x = s.stretch(self.x, len(self.values) - 1, PATH)
+                new = (f.measured(models - f.optimum) ** 2).sum(1)
             self.values = np.concatenate([self.values, new])
         return self.values
 

@@ -19,7 +19,7 @@ from fedpoint.graphs.topology import Begun, Topology
 from fedpoint.graphs.wiring import Wires
 from fedpoint.problems.base import per_agent
 from fedpoint.problems.oracle import Mine
-from fedpoint.theory.expected_round import Cases, Numbers, expected, memories, read_models, start_at, template
+from fedpoint.theory.expected_round import Cases, Numbers, expected, memories, read_models, rows, start_at, template
 from fedpoint.theory.space import Space, fill, flat, size_of
 
 
@@ -35,8 +35,20 @@ def begin(topology: Topology, algorithm: Algorithm, models: Model, wires: Wires,
     return topology.begin(algorithm, models, wires, agents)
 
 
+_compiled_rows = quickly(rows, static_argnums=(0, 4))
+
+
+def own_rows(space: Space, algorithm: Algorithm, hub: State, memory: State, agents: int) -> np.ndarray:
+    """(K, ...): the floats of all agents' memories, as a state has them."""
+    if space.settled:
+        return np.asarray(_compiled_rows(space, algorithm, hub, memory, agents))
+    leaves = jax.tree.leaves(memory)
+    kept = [np.asarray(leaves[i], float).reshape(agents, -1) for i in space.kept]
+    return np.concatenate([np.zeros((agents, 0)), *kept], axis=1)
+
+
 def cases(chance: np.ndarray, weight: np.ndarray, heard: np.ndarray) -> Cases:
-    return Cases(jnp.asarray(chance), jnp.asarray(weight), jnp.asarray(heard))
+    return Cases(*jax.device_put((chance, weight, heard)))
 
 
 def expected_state(space: Space, numbers: Numbers, x: Array, round: Number = 0) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedpoint.core.algorithm import Algorithm
+from fedpoint.core.compiling import quickly
 from fedpoint.core.types import Function, Model, Number, State, Tree
 from fedpoint.engine.layout import Layout
 from fedpoint.graphs.topology import Topology
@@ -81,6 +82,12 @@ def flat(tree: Tree) -> Array:
     return jnp.concatenate(parts).astype(float) if parts else jnp.zeros(0)
 
 
+def flat_on_host(tree: Tree) -> np.ndarray:
+    """The same by NumPy."""
+    parts = [np.ravel(np.asarray(a)) for a in jax.tree.leaves(tree) if is_real(a)]
+    return np.concatenate(parts).astype(float) if parts else np.zeros(0)
+
+
 def fill(like: Tree, vector: Array) -> Tree:
     """The tree again; what is not a float is taken from `like`."""
     leaves, tree = jax.tree.flatten(like)
@@ -95,24 +102,32 @@ def fill(like: Tree, vector: Array) -> Tree:
     return jax.tree.unflatten(tree, filled)
 
 
-def kept_leaves(algorithm: Algorithm, model: Model) -> tuple[int, ...]:
-    """Leaves of a settled memory that depend on the memory: the others the hub tells."""
+def kept_leaves(algorithm: Algorithm, model: Model, settles: bool) -> tuple[int, ...]:
+    """Leaves of a settled memory that depend on the memory: the others the hub tells. settles: memories are settled."""
+    leaves = jax.tree.leaves(algorithm.init(model)[1])
+    where = [i for i, a in enumerate(leaves) if is_real(a) and np.size(a)]
+    if not settles:
+        return tuple(where)
+    rng = np.random.default_rng(0)  # directions in which nothing cancels by chance
+    directions = {i: rng.normal(size=np.shape(leaves[i])) for i in where}
+    moved = _settled_slope(algorithm, model, directions)
+    return tuple(i for i in where if np.any(np.asarray(moved[i]) != 0))
+
+
+@quickly
+def _settled_slope(algorithm: Algorithm, model: Model, directions: dict[int, Array]) -> dict[int, Array]:
+    """How leaves of a memory, when it is settled, move with these directions of them."""
     hub, memory = algorithm.init(model)
     leaves, tree = jax.tree.flatten(memory)
-    where = [i for i, a in enumerate(leaves) if is_real(a)]
 
-    def settled(values: list[Array]) -> list[Array]:
-        full = list(leaves)
-        for i, v in zip(where, values, strict=True):
-            full[i] = v
-        return [jax.tree.leaves(algorithm.settle(hub, jax.tree.unflatten(tree, full)))[i] for i in where]
+    def settled(values: dict[int, Array]) -> dict[int, Array]:
+        full = [values.get(i, a) for i, a in enumerate(leaves)]
+        after = jax.tree.leaves(algorithm.settle(hub, jax.tree.unflatten(tree, full)))
+        return {i: after[i] for i in values}
 
-    if not where:
-        return ()
-    rng = np.random.default_rng(0)  # directions in which nothing cancels by chance
-    tangents = [jnp.asarray(rng.normal(size=np.shape(leaves[i])), jnp.result_type(leaves[i])) for i in where]
-    moved = jax.jvp(settled, ([leaves[i] for i in where],), (tangents,))[1]
-    return tuple(i for i, a in zip(where, moved, strict=True) if np.any(np.asarray(a) != 0))
+    begun = {i: jnp.asarray(leaves[i]) for i in directions}
+    tangents = {i: jnp.asarray(a).astype(begun[i].dtype) for i, a in directions.items()}
+    return jax.jvp(settled, (begun,), (tangents,))[1]
 
 
 def row_of(space: Space, algorithm: Algorithm, hub: State, memory: State) -> Array:
