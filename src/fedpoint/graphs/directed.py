@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sparse
-from scipy.sparse.csgraph import connected_components
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.graphs.network import Arcs, Network
+
+if TYPE_CHECKING:
+    import scipy.sparse as sparse
 
 DENSE = 2000  # nodes up to which all eigenvalues are computed
 
@@ -50,6 +52,8 @@ class DirectedNetwork(Network):
     @cached_property
     def components(self) -> np.ndarray:
         """(K,): the number of each node's strongly connected component."""
+        from scipy.sparse.csgraph import connected_components
+
         return connected_components(self.adjacency, directed=True, connection="strong")[1]
 
     @cached_property
@@ -73,7 +77,9 @@ class DirectedNetwork(Network):
         """1 - |lambda_2| of W, whose columns say how nodes divide what they have; 0: they do not come to agree."""
         if not self.connected or self.nodes > DENSE:
             return 0.0 if not self.connected else float("nan")
-        W = (self.adjacency + sparse.diags(1.0 - self.degrees)).toarray()
+        from scipy.sparse import diags
+
+        W = (self.adjacency + diags(1.0 - self.degrees)).toarray()
         return float(1.0 - np.sort(np.abs(np.linalg.eigvals(W)))[-2]) if self.nodes > 1 else 1.0
 
     def caution(self) -> str:

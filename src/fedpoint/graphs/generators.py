@@ -6,13 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sparse
 
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.kinds import shown
 from fedpoint.core.memory_limits import check_memory
 
 if TYPE_CHECKING:  # a graph needs no JAX
+    import scipy.sparse as sparse
+
     from fedpoint.core.types import Model
     from fedpoint.problems.base import Problem
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import scipy.sparse as sparse
 from numpy.typing import ArrayLike
-from scipy.sparse.csgraph import connected_components
 
 from fedpoint.core.arguments import checked
 from fedpoint.core.arrays import array_of, numbers, told_apart
@@ -34,7 +32,8 @@ from fedpoint.graphs.edges import (
     points_of,
 )
 
-if TYPE_CHECKING:  # a graph needs no JAX
+if TYPE_CHECKING:  # a graph needs no JAX, and what has no graph no SciPy
+    import scipy.sparse as sparse
     from matplotlib.figure import Figure
     from networkx import Graph
 
@@ -176,6 +175,8 @@ class Network:
         Args:
             A: (K, K).
         """
+        import scipy.sparse as sparse
+
         given = A if sparse.issparse(A) else numbers("network: the matrix of weights", A)
         if len(np.shape(given)) != 2 or np.shape(given)[0] != np.shape(given)[1]:
             raise FedpointError(f"network: the matrix of weights has shape {np.shape(given)}: it must be square")
@@ -331,7 +332,9 @@ class Network:
     def adjacency(self) -> sparse.csr_matrix:
         """(K, K), sparse: A_ij."""
         arcs = self.arcs
-        return sparse.csr_matrix((arcs.weight, arcs.says, arcs.first), shape=(self.nodes, self.nodes))
+        from scipy.sparse import csr_matrix
+
+        return csr_matrix((arcs.weight, arcs.says, arcs.first), shape=(self.nodes, self.nodes))
 
     @cached_property
     def arcs(self) -> Arcs:
@@ -357,11 +360,15 @@ class Network:
     @cached_property
     def laplacian(self) -> sparse.csr_matrix:
         """(K, K), sparse: diag(degrees) - A."""
-        return (sparse.diags(self.degrees) - self.adjacency).tocsr()
+        from scipy.sparse import diags
+
+        return (diags(self.degrees) - self.adjacency).tocsr()
 
     @cached_property
     def components(self) -> np.ndarray:
         """(K,): the number of each node's connected component."""
+        from scipy.sparse.csgraph import connected_components
+
         return connected_components(self.adjacency, directed=False)[1]
 
     @property

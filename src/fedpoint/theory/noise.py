@@ -12,6 +12,7 @@ y_2), whose fields have the joint covariance of one sample at both points.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 import jax
@@ -28,7 +29,7 @@ from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.types import Data, Message, Model, Number, State, Tree
 from fedpoint.core.vector import unwrap, wrap
 from fedpoint.problems.base import per_agent
-from fedpoint.problems.oracle import Mine
+from fedpoint.problems.oracle import Mine, Oracle
 from fedpoint.theory.alike import AlikeStep, Table, added_noise, packed, unpacked, worthwhile
 from fedpoint.theory.expected_round import Numbers, template
 from fedpoint.theory.space import Space, fill, flat, is_real, memory_of, row_of, size_of, steps_until
@@ -315,9 +316,16 @@ def _copies(numbers: Numbers) -> int:
 def _noise_of(space: Space, numbers: Numbers, mine: Mine, point: Array) -> Array:
     """(q, 1 + d + q): the covariance of a field asked for around a point, by mass, shift and spread."""
     d = point.size
+    q = d * (d + 1) // 2
+    return _noise_table(space.oracle, numbers.model, mine, point) if space.sampled else jnp.zeros((q, 1 + d + q))
+
+
+@partial(jax.jit, static_argnums=0)  # traced once for all methods
+def _noise_table(oracle: Oracle, model: Model, mine: Mine, point: Array) -> Array:
+    d = point.size
 
     def noise(part: Array) -> Array:
-        return packed(field_noise(space, numbers, mine, point, part[0], part[1 : 1 + d], unpacked(part[1 + d :], d)))
+        return packed(sampled_noise(oracle, model, mine, point, part[0], part[1 : 1 + d], unpacked(part[1 + d :], d)))
 
     return jax.vmap(noise, out_axes=1)(jnp.eye(1 + d + d * (d + 1) // 2))
 
@@ -369,7 +377,14 @@ def field_noise(
     several with the same sample, where point holds several."""
     if not space.sampled:
         return jnp.zeros((point.size, point.size))
-    oracle, (flat_model, unravel) = space.oracle, ravel_pytree(unwrap(numbers.model))
+    return sampled_noise(space.oracle, numbers.model, mine, point, mass, shift, spread)
+
+
+def sampled_noise(
+    oracle: Oracle, model: Model, mine: Mine, point: Array, mass: Array, shift: Array, spread: Array
+) -> Array:
+    """The same of an oracle that samples; model: for its structure."""
+    flat_model, unravel = ravel_pytree(unwrap(model))
     if point.size == flat_model.size:
         value, tilt = jax.jvp(lambda v: oracle.covariance(mine, unravel(v)), (point,), (shift,))
         return mass * value + tilt + oracle.scatter(mine, unravel(point), spread)

@@ -336,8 +336,9 @@ class Setting:
 
     def _find_lineups(self) -> Lineups | None:
         """Whom a round may hear, where the hub makes something else of the mean of it than of each."""
-        linear = self.combines_linearly and not self.bound.merged_by and not self.surveys
-        if self.topology.by_node or self.timing.everyone or self.adaptive or linear:
+        if self.topology.by_node or self.timing.everyone or self.adaptive:
+            return None
+        if self.combines_linearly and not self.bound.merged_by and not self.surveys:
             return None
         found = self.timing.lineups(self.problem.weights)
         x, each = self.origin + np.random.default_rng(0).normal(size=self.size), maps.cases(*found[:3])

@@ -29,6 +29,7 @@ from fedpoint.theory.operator import Setting
 from fedpoint.theory.planning import LARGE, LONGEST, Known, Trial, attempt, attempt_affine, best_step, settled, walks
 from fedpoint.theory.planning_cost import Use
 from fedpoint.timing.answering import Answering
+from fedpoint.timing.base import Moments
 from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.forecast import Forecast, prepare
 from fedpoint.verbs.plan.by_runs import Runs, counts_steps
@@ -192,6 +193,8 @@ class Search:
         self.affine: dict[tuple[str, int], Known | None] = {}  # by method and scheme
         self.bases: dict[str, Setting | None] = {}  # of methods whose rounds are affine: one setting
         self.works: dict[tuple[str, int, float], Work] = {}
+        self.uses: dict[tuple[str, int, int], Use] = {}  # by method, local steps and scheme: whatever the step
+        self.chances: dict[tuple[str, int, int], Moments] = {}  # likewise
         self.most_steps = most
         self.most = most if experiment.problem.linear else 8  # local steps of one program
         self.curves: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -206,13 +209,13 @@ class Search:
     def forecast(self, method: Method, step: float, E: int, scheme: Participation) -> Forecast:
         self.forecasts += 1
         known = self.linear.get((method.title, type(scheme)))
-        asked = self.asked(method, step, E).replace(participation=scheme)
+        asked = self.asked(method, step, E, participation=scheme)
         return prepare(asked, measure=self.goal.measure, coarse=self.most, merges_linearly=known)
 
-    def asked(self, method: Method, step: float, E: int) -> Experiment:
+    def asked(self, method: Method, step: float, E: int, participation: Participation | None = None) -> Experiment:
         """The experiment with this method, over its channel."""
-        asked = self.experiment.replace(algorithm=method(step, E))
-        return asked if method.channel is None else asked.replace(channel=method.channel)
+        channel = self.experiment.channel if method.channel is None else method.channel
+        return self.experiment.replace(algorithm=method(step, E), participation=participation, channel=channel)
 
     def known(self, method: Method, E: int, scheme: Participation) -> Known | None:
         """What is known of a method's rounds under a scheme where they are affine; None where they are not, or where
@@ -223,8 +226,11 @@ class Search:
         found = self.affine[key]
         if found is None:
             return None
-        moments = self.timing(method(self.guess, E), scheme).moments(self.experiment.problem.weights)
-        return found._replace(moments=moments)  # of this number of local steps, on which chances may depend
+        of = method.title, E, id(scheme)  # of this number of local steps, on which chances may depend
+        if of not in self.chances:
+            timing = self.timing(method(self.guess, E), scheme)
+            self.chances[of] = timing.moments(self.experiment.problem.weights)
+        return found._replace(moments=self.chances[of])
 
     def timing(self, algorithm: Algorithm, scheme: Participation) -> Participation:
         """Who takes part, once bound."""
@@ -277,6 +283,12 @@ class Search:
 
     def use(self, method: Method, algorithm: Algorithm, scheme: Participation, E: int) -> Use:
         """Of one round, from the shapes of messages and the moments of the schedule."""
+        key = method.title, E, id(scheme)
+        if key not in self.uses:
+            self.uses[key] = self._use(method, algorithm, scheme, E)
+        return self.uses[key]
+
+    def _use(self, method: Method, algorithm: Algorithm, scheme: Participation, E: int) -> Use:
         if method.title not in self.messages:
             self.messages[method.title] = [self.message(self.asked(method, self.guess, n)) for n in (1, 2)]
         once, twice = self.messages[method.title]
@@ -378,7 +390,7 @@ class Search:
     ) -> tuple[Choice | None, list[Trial]]:
         """The same where models are so large that runs take less time than forecasts."""
         most = self.most_steps if counts_steps(method(guess, E)) else E
-        asked = self.asked(method, guess, most).replace(participation=scheme)
+        asked = self.asked(method, guess, most, participation=scheme)
         runs = Runs(asked, lambda step: method(step, E), self.goal, self.aim(False))
         self.dear[method.title] = False
         close = self.steps.get((E, id(scheme)), guess)  # a good step, unless nothing is known yet
