@@ -111,7 +111,7 @@ def test_every_order_arrives_once_and_in_order_and_so_does_every_answer(loss, si
         assert max(length for topic, length in cells.sizes if topic == module.NEXT) <= 10
 
 
-def questions(**answers):
+def questions():
     """A desk, what it heard, and a function that asks it as a site would."""
     cells, heard = Cells(), []
     desk = Desk(cells, name_in, lambda site, answer: heard.append((site, answer)))
@@ -121,7 +121,9 @@ def questions(**answers):
 
 def test_an_order_that_is_late_is_not_given_and_a_question_does_not_wait_for_ever(monkeypatch):
     desk, heard, line = questions()
-    desk.send("a", b"old", 0.0)
+    desk.send("b", b"old", -1.0)
+    assert line["b"].ask(NOTHING) is None
+    desk.send("a", b"before anybody asks", 60.0)
     desk.send("a", b"new", 60.0)
     assert line["a"].ask(NOTHING) == (ORDER, b"new")
     assert line["a"].ask(LOST) is None  # nothing came: asked again with the same number, and heard once

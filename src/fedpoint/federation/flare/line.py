@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -52,7 +51,7 @@ class Desk:
     def __init__(self, cell: Any, site_of: Callable[[Message], str | None], heard: Heard):
         self.cell, self.site_of, self.heard = cell, site_of, heard
         self.lock = threading.RLock()
-        self.orders: dict[str, deque[Due]] = {}
+        self.orders: dict[str, Due] = {}
         self.waiting: dict[str, Question] = {}
         self.last: dict[str, tuple[int, Message | None]] = {}  # the number of a site's last question, and its reply
         self.brought: dict[str, bytes] = {}
@@ -63,9 +62,10 @@ class Desk:
             cell.register_request_cb(channel=CHANNEL, topic=topic, cb=answer)
 
     def send(self, site: str, order: bytes, seconds: float) -> None:
-        """Hand over an order, or keep it until its site asks."""
+        """Hand over an order, or keep it until its site asks. One before it that nobody has asked for yet is forgotten:
+        of a site that is slow, only the answer to the last order counts."""
         with self.lock:
-            self.orders.setdefault(site, deque()).append(Due(order, time.monotonic() + seconds))
+            self.orders[site] = Due(order, time.monotonic() + seconds)
             self._serve(site)
 
     def look(self) -> None:
@@ -130,15 +130,13 @@ class Desk:
         if self.over:
             self._reply(site, END)
             return
-        due, now = self.orders.get(site, deque()), time.monotonic()
-        while due:
-            order, until = due.popleft()
-            if until > now:
-                large = len(order) > INLINE
-                if large:
-                    self.taken[site] = order
-                self._reply(site, LARGE if large else ORDER, b"" if large else order)
-                return
+        due = self.orders.pop(site, None)
+        if due is None or due.until < time.monotonic():
+            return
+        large = len(due.order) > INLINE
+        if large:
+            self.taken[site] = due.order
+        self._reply(site, LARGE if large else ORDER, b"" if large else due.order)
 
     def _reply(self, site: str, said: str, order: bytes = b"") -> None:
         reply = make_reply(ReturnCode.OK, body=order)
