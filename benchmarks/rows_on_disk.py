@@ -35,7 +35,7 @@ def write(folder: Path, writers: int) -> int:
     shape = (len(labels), 28, 28, 1)
     images = np.lib.format.open_memmap(folder / "x.npy", "w+", "f", shape)
     for part in np.array_split(np.arange(len(labels)), writers // 10 + 1):
-        images[part] = means[labels[part]] + rng.normal(size=(len(part), *shape[1:]))
+        images[part] = means[labels[part]] + rng.standard_normal((len(part), *shape[1:]), "f")
     images.flush()
     np.save(folder / "y.npy", labels)
     np.save(folder / "who.npy", np.repeat(np.arange(writers), sizes))

@@ -207,6 +207,7 @@ MISTAKES = {
         "no 'pixel': did you mean 'pixels'",
     ),
     "rows that differ": (lambda d: fp.data.on_disk(Ragged()).read(np.arange(200)), "they must be alike"),
+    "arrays of different lengths": (lambda d: MappedRows((X, Y[1:])), "array 1 has shape .199,., but array 0 has 200"),
     "none": (lambda d: problem(fp.data.on_disk([])), "holds no rows"),
     "groups of another length": (lambda d: problem(fp.data.on_disk(Items()), groups=WHO[1:]), "but there are 200 rows"),
 }

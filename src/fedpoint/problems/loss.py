@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike
 from fedpoint.core.arguments import checked
 from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.kinds import shown
-from fedpoint.core.numbers import counted
 from fedpoint.core.own_code import calling, is_array
 from fedpoint.core.precision import double
 from fedpoint.core.selection import Only
@@ -28,7 +27,7 @@ from fedpoint.problems.loss_oracle import LossOracle, NetworkOracle
 from fedpoint.problems.models import at_model, at_models
 from fedpoint.problems.products import AS_PRODUCTS, AsProducts, as_products
 from fedpoint.problems.rows import RowOptions, RowsProblem, row_options
-from fedpoint.problems.stored import StoredRows, stored, whose
+from fedpoint.problems.stored import StoredRows, row_count, stored, whose
 
 NO_TORCH = (
     "JAX cannot differentiate it. fp.problems.Torch(module, loss, (X, y), groups=...) runs it as it is, with gradients "
@@ -45,22 +44,6 @@ class TorchModule(Protocol):
     def parameters(self) -> Iterable[Data]: ...
 
     def state_dict(self) -> Mapping[str, Data]: ...
-
-
-def _checked_rows(data: Data) -> int:
-    """How many rows arrays hold that lead with them."""
-    leaves = jax.tree.leaves(data)
-    if not leaves:
-        raise FedpointError("data holds no array")
-    for i, leaf in enumerate(leaves):
-        if not is_array(leaf) or not np.ndim(leaf):
-            raise FedpointError(f"data must be arrays with one row a sample; array {i} is {shown(leaf)}")
-    rows = len(leaves[0])
-    for i, leaf in enumerate(leaves):
-        if len(leaf) != rows:
-            raise FedpointError(f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {counted(rows, 'row')}")
-        check_finite(f"data (array {i})", leaf)
-    return rows
 
 
 class LossOptions(RowOptions):
@@ -133,7 +116,9 @@ class Loss(RowsProblem):
         if sampling == "importance":
             raise FedpointError('sampling="importance" needs gradients of rows: use it with LeastSquares or Logistic')
         source = stored(data)
-        rows = _checked_rows(data) if source is None else source.count
+        rows = row_count(data) if source is None else source.count
+        for i, leaf in enumerate(jax.tree.leaves(data) if source is None else ()):
+            check_finite(f"data (array {i})", leaf)
         check_agents(rows)
         self._form = form_of(params, asked)
         params = self._form.start

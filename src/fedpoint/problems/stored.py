@@ -123,6 +123,21 @@ def place_of(leaf: Data) -> Place | None:
     return Place(str(Path(leaf.filename).resolve()), leaf.dtype, base.offset + begin, leaf.shape)
 
 
+def row_count(arrays: Tree) -> int:
+    """How many rows arrays hold that lead with them."""
+    leaves = jax.tree.leaves(arrays)
+    if not leaves:
+        raise FedpointError("data holds no array")
+    for i, leaf in enumerate(leaves):
+        if not is_array(leaf) or not np.ndim(leaf):
+            raise FedpointError(f"data must be arrays with one row a sample; array {i} is {shown(leaf)}")
+    rows = len(leaves[0])
+    for i, leaf in enumerate(leaves):
+        if len(leaf) != rows:
+            raise FedpointError(f"data: array {i} has shape {np.shape(leaf)}, but array 0 has {counted(rows, 'row')}")
+    return rows
+
+
 class MappedRows(StoredRows):
     """A tree of arrays, of which some are mapped from files.
 
@@ -131,9 +146,9 @@ class MappedRows(StoredRows):
     """
 
     def __init__(self, arrays: Tree) -> None:
+        self.count = row_count(arrays)
         leaves, self._tree = jax.tree.flatten(arrays)
         self._leaves = [place_of(leaf) or np.asarray(leaf) for leaf in leaves]
-        self.count = int(self._leaves[0].shape[0])
 
     def read(self, at: np.ndarray) -> Data:
         return jax.tree.unflatten(
