@@ -23,6 +23,7 @@ from jax import Array
 from fedpoint.core.compiling import fairly_quickly
 from fedpoint.core.precision import double
 from fedpoint.theory.expected_round import Numbers
+from fedpoint.theory.known import keep_slow, slow_deviation
 from fedpoint.theory.noise_columns import Noise
 from fedpoint.theory.operator import ROUGH, Setting
 from fedpoint.theory.outlook import Gauge
@@ -110,7 +111,8 @@ class Bundle:
         columns = self.scale * self._columns
         if not self.rated:
             return follow(self.slope, columns, self.measure)
-        beside = self.scale * any_deviation(self.setting, self.x)
+        slow = slow_deviation(self.setting)
+        beside = self.scale * (any_deviation(self.setting, self.x) if slow is None else slow)
         self._all = Powers(self.slope, np.concatenate([columns, beside[None]]))
         self._all.extend(SHORTEST)
         if np.abs(self._all.ritz(SHORTEST)[0]).max() >= 1 and mean_rate(self.setting, self.x) >= 1:
@@ -129,6 +131,7 @@ class Bundle:
         moving = np.abs(values - 1) > NEAR_ONE
         slowest = np.argmax(np.where(moving, np.abs(values), 0.0))
         rate = float(np.abs(values[slowest]))
+        keep_slow(self.setting, vectors[slowest] / self.scale)
         fewer = self._all.ritz(steps - LONGER)[0]
         before = float(np.abs(fewer[np.abs(fewer - 1) > NEAR_ONE]).max(initial=0.0))
         if moving.all() and rate < 1 and abs(rate - before) <= RATED * (1 - rate):

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from fedpoint.core.errors import FedpointError
+from fedpoint.theory.known import keep_end, near_end
 from fedpoint.theory.krylov import Krylov, solve
 from fedpoint.theory.moments import Second
 from fedpoint.theory.network_moments import OverNetwork
@@ -46,7 +47,7 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
         except Lost as lost:  # as below, which says why
             left -= lost.products
     travelled, chunk, most = 0, 64, min(WANDER, WORK // setting.work(exact=True))
-    x = np.asarray(x, float)
+    x = _nearer(setting, np.asarray(x, float))
     while True:
         size = first = _residual(setting, x)
         for _ in range(
@@ -54,6 +55,7 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
         ):  # where it ends depends on the path: followed to its end
             enough = 1e-14 * max(np.abs(x).max(), first)  # in the problem's own units, whatever they are
             if size <= 10 * enough:
+                keep_end(setting, x)
                 return x
             if left <= 0:
                 break
@@ -69,6 +71,7 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
                 break
             x, size = better, after
         if size <= 1e-9 * (1 + np.abs(x).max()):  # as far as rounding allows
+            keep_end(setting, x)
             return x
         if travelled >= most or (travelled and left <= 0):
             nearer = (
@@ -82,6 +85,12 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
         if not np.isfinite(new).all() or np.abs(new).max() > 1e12 * (1 + np.abs(x).max()):
             raise NoLimit("the expected round leaves the finite numbers: the step is too large", grows=True)
         x, travelled, chunk = new, travelled + chunk, 2 * chunk
+
+
+def _nearer(setting: Setting, x: np.ndarray) -> np.ndarray:
+    """x, or what earlier forecasts of the problem tell of its end, where that is nearer to it."""
+    near = near_end(setting)
+    return x if near is None or not _residual(setting, near) < _residual(setting, x) else near
 
 
 def _residual(setting: Setting, x: np.ndarray) -> float:

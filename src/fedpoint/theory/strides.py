@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from fedpoint.core.threads import one_thread
+from fedpoint.theory.known import keep_end, near_end
 from fedpoint.theory.krylov import Krylov, norm, solve
 from fedpoint.theory.operator import ROUGH, Setting
 
@@ -86,7 +87,7 @@ class Trail:
         large = SILENT if setting.silent else ROUGH
         self.rough = setting.size > large and setting.size == len(setting.read(origin))
         self.most = most_products(setting)
-        self.bound, self.scale = math.inf, np.ones(setting.size)
+        self.bound, self.scale, self.near = math.inf, np.ones(setting.size), near_end(setting)
         x = self._one_by_one(np.asarray(origin, float), 0)
         self.bound = FAR * (1 + norm(x) + norm(x - origin))
         self.end = self._go(x)
@@ -137,7 +138,8 @@ class Trail:
                 r = self._step(x)
                 continue
             if math.isinf(rounds):
-                end = self._polished(x + y / self.scale, after, way + norm(y))
+                end = self._polished(*self._nearer(x + y / self.scale, after), way + norm(y))
+                keep_end(self.setting, end)
                 self._note(first, rounds, x, span, end - x - y / self.scale)
                 return end
             bent = self._bent(span, D, rounds)
@@ -173,6 +175,13 @@ class Trail:
         factor = float(D @ span.apply(D)) / size
         i = np.arange(int(rounds))
         return D * float((factor ** (rounds - 1 - i) * (i / rounds) ** 2).sum())
+
+    def _nearer(self, x: np.ndarray, r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """x, or what earlier forecasts of the problem tell of its end, with its step: where that is shorter."""
+        if self.near is None:
+            return x, r
+        other = self._step(self.near)
+        return (self.near, other) if norm(other) < norm(r) else (x, r)
 
     def _polished(self, x: np.ndarray, r: np.ndarray, way: float) -> np.ndarray:
         """Newton's method from close by."""
