@@ -316,7 +316,7 @@ GOOD = HEAD + "a,1,2,3\nb,2,1,4.5\nb,3,4,5\n"
             {"model": "linear"},
             ["'y' holds words ('yes'): a linear model needs numbers"],
         ),
-        (HEAD + "a,1,c,yes\nb,2,d,yes\n", {}, ["'y' is always yes: a classifier needs at least two"]),
+        (HEAD + "a,1,c,yes\nb,2,d,yes\n", {}, ["'y' is always yes: a classifier needs at least two classes"]),
         (HEAD + "a,1,1,0\nb,1,1,1\nb,1,1,1\n", {}, ["every feature is constant"]),
     ],
 )

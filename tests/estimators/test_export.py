@@ -168,7 +168,7 @@ def test_a_model_for_each_agent(table, kind, tmp_path):
     assert "dan: unknown agents, for which the mean model predicts" in told.stderr
     told = cli("predict", tmp_path / "model.npz", tmp_path / "new.csv", "--json")
     np.testing.assert_allclose(json.loads(told.stdout)["predictions"], mean, rtol=1e-9)
-    assert "no --agent: predicting with the mean of the models of 3 agents predicts" in told.stderr
+    assert "no --agent: predicting with the mean of the models of 3 agents" in told.stderr
     wrong = cli("predict", tmp_path / "model.npz", tmp_path / "new.csv", "--agent", "banc", status=2)
     assert "has no column 'banc': did you mean 'bank'?" in wrong.stderr
 

@@ -65,7 +65,7 @@ def _agents(predictor: Predictor, data: Path, agent: str | None) -> list[str] | 
     if agent is None:
         if predictor.agents:
             said = counted(len(predictor.agents), "agent")
-            click.echo(f"no --agent: predicting with the mean of the models of {said} predicts", err=True)
+            click.echo(f"no --agent: predicting with the mean of the models of {said}", err=True)
         return None
     if not predictor.agents:
         raise FedpointError(f"--agent: {predictor.name} holds one model for all agents: leave the option out")

@@ -303,7 +303,7 @@ def _array(column: Array, where: str) -> np.ndarray:
             )
         return inner.reshape(len(column), -1, *inner.shape[1:])
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        encoded = ". Are they encoded images? Decode them, or give the data set itself in the place of its folder"
+        encoded = ". Are they encoded images? Decode them, or give the data set itself instead of its folder"
         raise FedpointError(f"{where} holds {kind}, not numbers{encoded if types.is_struct(kind) else ''}")
     if column.null_count:
         raise FedpointError(f"{where} has missing values: fill them in, or leave their rows out")

@@ -299,7 +299,7 @@ def _target(column: Column, name: str, model: str | None, notes: list[str]) -> t
         if model is None:
             notes.append(f"{name!r} holds two numbers, {found[0]} and {found[1]}: taken as classes")
     if len(found) < 2:
-        raise BadTable([("target", f"{name!r} is always {found[0]}: a classifier needs at least two")])
+        raise BadTable([("target", f"{name!r} is always {found[0]}: a classifier needs at least two classes")])
     if len(found) > min(CLASSES, max(len(y) // 2, 2)):
         raise BadTable([("target", f"{name!r} has {len(found)} distinct values: too many for classes")])
     return y, found

@@ -204,7 +204,7 @@ class Asynchrony(LabStudy):
 
 def _faster(slow: float | None, quick: float | None, one: str, other: str) -> str:
     if slow is None or quick is None:
-        return f"{one} or {other}did not both reach {TARGET:g}."
+        return f"{one} and {other} did not both reach {TARGET:g}."
     return (
         f"{one} reaches {TARGET:g} in {quick:,.0f} virtual seconds, {other} in {slow:,.0f}: {slow / quick:.1f} times."
     )

@@ -207,7 +207,7 @@ def forecast_curve(
 def expected_panel(
     found: Expected, shown: Sequence[ChartLine], title: str = "", said: str | None = None, rounds: int | None = None
 ) -> Panel:
-    """Lines of a forecast and of what is beside it, from round 0 on; said: in the place of its own note."""
+    """Lines of a forecast and of what is beside it, from round 0 on; said: in place of its own note."""
     across = Side(AXES["rounds"], whole=True, low=0, high=rounds)
     return panel(shown, across, Side(found["measures"], log=True), title, note(found) if said is None else said)
 
