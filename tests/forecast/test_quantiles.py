@@ -232,8 +232,7 @@ def test_running_means_of_curved_rounds_stay_below_quantiles_as_often_as_forecas
     for t in (20, 40):
         assert f._law(t).mean == pytest.approx(f.curve(t)[-1], rel=1e-9)
         assert covered(run.error[:, t], [f.quantile(p, t) for p in LEVELS]) <= 4
-    with pytest.raises(fp.FedpointError, match="in the long run: the spread of a running mean is forecast where"):
-        f.quantile(0.9)
+    assert f.quantile(0.9) == pytest.approx(f.bias2, rel=1e-9)  # in the long run nothing spreads
 
 
 @pytest.mark.parametrize(

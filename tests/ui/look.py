@@ -178,13 +178,14 @@ def answers(moves: int = 30) -> None:
                 control = luck.choice(play["controls"])
                 values[control["name"]] = luck.choice(control["values"])
                 asked = urlencode(values | {"reader": "look", "number": number + 1})
-                begun = time.perf_counter()
+                begun, used = time.perf_counter(), time.process_time()
                 with client.open(f"/api/play/{play['name']}?{asked}") as answer:
                     lines = [(json.loads(answer.readline()), time.perf_counter() - begun) for _ in range(2)]
                 assert [line["kind"] for line, _ in lines] == ["forecast", "simulate"], lines
-                found.append([1000 * seconds for _, seconds in lines])
-            forecast, simulation = zip(*found, strict=True)
-            print(play["name"], "forecast", _said(forecast), "simulation", _said(simulation))
+                found.append([1000 * s for s in (*(seconds for _, seconds in lines), time.process_time() - used)])
+            forecast, simulation, used_by_both = zip(*found, strict=True)
+            print(play["name"], "forecast", _said(forecast), "simulation", _said(simulation), end=" ")
+            print("processor time of both", _said(used_by_both), flush=True)
 
 
 def _said(values: list[float]) -> str:
