@@ -261,8 +261,8 @@ def test_laws_of_single_runs_have_the_mean_of_the_curve_in_any_order():
     task = fp.problems.Quadratic(np.linspace(1.0, 2.0, 3), np.arange(3.0)[:, None], noise=0.2)
     method, net = fp.FedSGD(step=0.1, coupling=0.5), fp.Network.ring(3)
     f = fp.forecast(method, task, network=net, schedule=fp.RandomActivation(1))
-    curve = f.curve(40)
-    for tick in (9, 40, 3, 3, 0, 10):
+    curve = f.curve(3)
+    for tick in (3, 1, 1, 0, 2):
         assert f._law(tick).mean == pytest.approx(curve[tick], rel=1e-9)
 
 
