@@ -130,3 +130,14 @@ def test_with_a_confidence_so_many_single_runs_keep_it(large: fp.Problem):
 def test_without_time_one_setting_is_looked_at(large: fp.Problem):
     made = fp.plan(large, 0.1, methods=["fedavg"], local_steps=[1, 8], participation=[None], seconds=1e-3)
     assert len(made.tried) == 1 and len(made.unseen) == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "best", "edge"),
+    [((4, 2, 1), 2, True), ((4, 1.1, 1), 2, False), ((1, 2, 4), 0, True), ((4, 1, 2), 1, False)],
+)
+def test_the_lowest_step_is_read_where_curves_end(ends, best, edge):
+    """Not on the way there, where the order is another one; much lower at an edge than beside it: look farther."""
+    curves = np.array([[[9.0, 1 / end, end]] for end in ends])
+    seen = Seen(np.array([0.1, 0.2, 0.4]), curves, target=0.01)
+    assert (seen.best, seen.lowest, seen.falls_at_edge) == (best, ends[best], edge)
