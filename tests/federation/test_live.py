@@ -17,7 +17,8 @@ from studies import BOWLS, CONTROL, SITES, content, gap, invariant
 pytest.importorskip("nvflare")
 pytestmark = [pytest.mark.slow, *QUIET]
 
-STUDY = content(CONTROL, BOWLS, rounds=150, quorum=2, deadline=15.0, runs=20)  # every test begins anew
+ROUNDS = 1000  # longer together than a process that was killed needs to be back
+STUDY = content(CONTROL, BOWLS, rounds=ROUNDS, quorum=2, deadline=15.0, runs=20)  # every test begins anew
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def whole(live):
 
 
 def test_the_trajectory_is_the_simulation_s(live, whole, tmp_path):
-    assert whole.round == 150
+    assert whole.round == ROUNDS
     assert gap(whole) <= 1e-10
     shutil.copytree(whole.folder, tmp_path / "hub")
     assert invariant(whole, memories(live, tmp_path)) <= 1e-13
@@ -79,12 +80,12 @@ def test_the_command_line(live, whole, tmp_path):
 def settled(made, live, whole, root, after):
     """What is promised whatever was killed: the simulation's trajectory, the invariant, everybody back at the end; and
     as long as everybody answered, the very models of the study with nothing in its way."""
-    assert made.round == 150
+    assert made.round == ROUNDS
     assert gap(made) <= 1e-10
     assert invariant(made, memories(live, root)) <= 1e-13
     assert made.events[-1]["answered"] == SITES
     few = [event["round"] for event in made.events if event["answered"] != SITES]
-    same = min(few, default=150)
+    same = min(few, default=ROUNDS)
     assert same >= after
     assert np.array_equal(made.history[: same + 1], whole.history[: same + 1])
     return few
@@ -155,7 +156,7 @@ def test_kill_anything_at_any_time(seed, live, whole, tmp_path):
 def test_two_studies_side_by_side(live, whole, tmp_path):
     """The same server and sites: each study ends as if it were alone."""
     other = copy.copy(live)
-    other.turn_to({**STUDY, "name": "other", "seed": 5, "rounds": 120})
+    other.turn_to({**STUDY, "name": "other", "seed": 5, "rounds": ROUNDS - 30})
     both = [Running(live, tmp_path / "hub"), Running(other, tmp_path / "other")]
     for going in both:
         going.start()
@@ -164,7 +165,7 @@ def test_two_studies_side_by_side(live, whole, tmp_path):
     assert all(going.is_alive() for going in both)
     first, second = (going.result() for going in both)
     assert np.array_equal(first.history, whole.history)
-    assert second.round == 120 and gap(second) <= 1e-10
+    assert second.round == ROUNDS - 30 and gap(second) <= 1e-10
 
 
 def test_stop_and_go_on(live, whole, tmp_path):
