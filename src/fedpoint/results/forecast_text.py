@@ -13,6 +13,7 @@ from fedpoint.results.labels import short
 from fedpoint.theory.choice import KINDS
 from fedpoint.theory.jumps import Jumps
 from fedpoint.theory.late_answers import LateAnswers
+from fedpoint.theory.outlook import Outlook
 from fedpoint.theory.trajectory import OwnChains, unclosed, unsuited
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def notes(f: Forecast) -> list[str]:
             )
     elif not s.bound.channel.lossless:
         said.append(f"limit and rate are those of what arrives over {_channels(f)} on average")
+    if isinstance(f.outlook, Outlook):
+        said += [f"left out, which would take too long at this size: {what}" for what in f.outlook.left_out]
     if f.standard_error is not None and f.jumps is None:
         said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
         if f.noise_bias and f.noise_by == "sampled":

@@ -61,7 +61,9 @@ _products_with_care = jax.jit(_slopes, static_argnums=0)
 def products(setting: Setting, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """F'(x) v for rows v, in single precision where models are large."""
     program = _products_with_care if setting.size > ROUGH else _products
-    return np.asarray(program(setting.space, setting.rough, jnp.asarray(x), jnp.asarray(rows)))
+    return setting.budget.spend(
+        lambda: np.asarray(program(setting.space, setting.rough, jnp.asarray(x), jnp.asarray(rows)))
+    )
 
 
 class Floor(NamedTuple):

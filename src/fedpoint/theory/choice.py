@@ -9,6 +9,7 @@ import numpy as np
 from fedpoint.core.algorithm import samples_per_round
 from fedpoint.theory import late_answers
 from fedpoint.theory.affine import Affine
+from fedpoint.theory.budget import Late
 from fedpoint.theory.closure import Closure
 from fedpoint.theory.columns import Columns
 from fedpoint.theory.jumps import why_not
@@ -157,6 +158,10 @@ def outlook_of(kind: str, asked: Asked) -> Outlook | str:
         return _moving_limit(a, OwnChains)
     if kind == "columns":
         made = Columns(a.setting, a.x, a.origin, a.gauge, seed=a.seed)
+        try:
+            _ = made.floor
+        except Late as late:
+            return str(late)
         made.gauge = a.gauge if a.known else replace(a.gauge, target=made.limit)
         return made
     return _messages(a) if kind == "messages" else _drawn(a)

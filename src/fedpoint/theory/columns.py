@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from fedpoint.core.threads import one_thread
+from fedpoint.theory.budget import Late
 from fedpoint.theory.bundles import MANY, Bundle, Floor, Kernel, mean_of
 from fedpoint.theory.column_law import ColumnLaw
 from fedpoint.theory.moved_mean import MovedMean
@@ -70,7 +71,15 @@ class Columns(Outlook):
         few = self.setting.coarse or len(self.gauge.target) > MANY
         while len(found) < (FEW if few else BUNDLES):
             rated = self._known_rate is None and not found
-            found.append(Bundle(self.setting, self.x, self.gauge, self.seed + len(found), rated))
+            bundle = Bundle(self.setting, self.x, self.gauge, self.seed + len(found), rated)
+            try:
+                _ = bundle.floor
+            except Late:
+                if not found:
+                    raise
+                self._leave("more columns of noise, for a smaller standard error")
+                break
+            found.append(bundle)
             mean = mean_of([b.floor for b in found])
             near = NEAR if self.setting.coarse else ENOUGH
             if not math.isfinite(mean.variance) or mean.error <= near * mean.variance:
@@ -87,7 +96,17 @@ class Columns(Outlook):
         s = self.setting
         if s.coarse or (s.problem.linear and s.straight) or self.floor.variance in (0.0, math.inf):
             return None
-        return MovedMean(s, self.x, self.gauge, self.bundles, self.seed)
+        found = MovedMean(s, self.x, self.gauge, self.bundles, self.seed)
+        try:
+            _ = found.shift
+        except Late:
+            self._leave("how far noise moves the mean")
+            return None
+        return found
+
+    def _leave(self, what: str) -> None:
+        """Say what is left out."""
+        self.left_out += (what,)
 
     @cached_property
     @one_thread
@@ -112,7 +131,11 @@ class Columns(Outlook):
     @cached_property
     @one_thread
     def accuracy(self) -> Accuracy | None:
-        return None if self.moved is None else self.moved.accuracy(self._gap, self.variance)
+        try:
+            return None if self.moved is None else self.moved.accuracy(self._gap, self.variance)
+        except Late:
+            self._leave("how accurate it is")
+            return None
 
     @property
     def _gap(self) -> np.ndarray:
@@ -230,7 +253,12 @@ class Columns(Outlook):
     def _kernels(self) -> list[Kernel]:
         """Of the noise at every node, and at the limit."""
         bundle = self.bundles[0]
-        return [*(bundle.kernel_of(Noise(self.setting, x, self.seed)) for _, x in self._nodes), bundle.kernel]
+        try:
+            return [*(bundle.kernel_of(Noise(self.setting, x, self.seed)) for _, x in self._nodes), bundle.kernel]
+        except Late:
+            self._leave("how noise differs on the way: it is taken as that of the end")
+            self._nodes = []
+            return [bundle.kernel]
 
     def _variance(self, rounds: int) -> np.ndarray:
         """(rounds + 1,): the variance of what is measured after every round."""

@@ -79,7 +79,8 @@ class MovedMean:
     def _after(self, rounds: np.ndarray, *away: np.ndarray) -> list[np.ndarray]:
         """The states after the same rounds, from so far away from x."""
         states = np.concatenate([self.x + z for z in away])
-        return np.split(after(self.program, np.tile(rounds, len(away)), states).states, len(away))
+        found = self.setting.budget.spend(lambda: after(self.program, np.tile(rounds, len(away)), states))
+        return np.split(found.states, len(away))
 
     @cached_property
     def between(self) -> np.ndarray:
@@ -98,9 +99,10 @@ class MovedMean:
         space, numbers, keys = self.program
         layout = dataclasses.replace(space.layout, mapped=s.space.layout.mapped)  # exact fields take part
         rounds = jnp.asarray(FAR // 2 + np.arange(self.groups * each), jnp.int32)
-        found = mirrored_inside(space._replace(layout=layout), numbers, keys, jnp.asarray(self.x), rounds, few)
+        space, x = space._replace(layout=layout), jnp.asarray(self.x)
+        found = s.budget.spend(lambda: np.asarray(mirrored_inside(space, numbers, keys, x, rounds, few)))
         merged = 1.0 if few else float(s.numbers.merge)
-        return merged * np.asarray(found).reshape(self.groups, each, -1).mean(1)
+        return merged * found.reshape(self.groups, each, -1).mean(1)
 
     @cached_property
     def _solved(self) -> np.ndarray:

@@ -23,7 +23,7 @@ from fedpoint.core.random import NO_LUCK, Stream
 from fedpoint.core.record import split_per_agent
 from fedpoint.core.types import Tree
 from fedpoint.problems.oracle import Mine
-from fedpoint.theory.drawn_rounds import DrawnRounds, after
+from fedpoint.theory.drawn_rounds import After, DrawnRounds, after
 from fedpoint.theory.expected_round import Calm, Numbers, start_at
 from fedpoint.theory.noise import local_round
 from fedpoint.theory.operator import ROUGH, Setting
@@ -112,6 +112,10 @@ class Noise:
     def answers(self) -> Answers:
         return _answers(self.setting.space, self.setting.rough, jnp.asarray(self.x))
 
+    def _after(self, rounds: np.ndarray, states: np.ndarray) -> After:
+        """What drawn rounds make of states."""
+        return self.setting.budget.spend(lambda: after(self.drawn, rounds, states))
+
     def _next(self, count: int) -> np.ndarray:
         """Numbers of rounds that were not drawn yet."""
         self.drawn_so_far += count
@@ -119,7 +123,7 @@ class Noise:
 
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(count, n) twice: columns of participation and of samples."""
-        states, weight, heard = after(self.drawn, self._next(count), np.repeat(self.x[None], count, axis=0))
+        states, weight, heard = self._after(self._next(count), np.repeat(self.x[None], count, axis=0))
         column = states - self.after
         if not self.by_moments:
             return np.zeros_like(column), column
@@ -179,7 +183,7 @@ class Noise:
     def scattered(self, rows: np.ndarray, slope: np.ndarray) -> np.ndarray:
         """(count, n): (J_xi - J) v for rows v, with slope = J v, and drawn rounds xi, one for each."""
         rounds, way = self._next(len(rows)), NUDGE * rows
-        states = after(self.drawn, np.tile(rounds, 2), np.concatenate([self.x + way, self.x - way])).states
+        states = self._after(np.tile(rounds, 2), np.concatenate([self.x + way, self.x - way])).states
         return (states[: len(rows)] - states[len(rows) :]) / (2 * NUDGE) - slope
 
 

@@ -25,6 +25,7 @@ from fedpoint.engine.state import Inputs
 from fedpoint.experiment.bound import Bound
 from fedpoint.problems.rows import BLOCK
 from fedpoint.theory import round_maps as maps
+from fedpoint.theory.budget import Budget
 from fedpoint.theory.expected_round import (
     Numbers,
     arriving,
@@ -113,6 +114,7 @@ class Setting:
         )
         self.u0 = flat_on_host(begun.hub)
         self.m0 = maps.own_rows(self.space, one, begun.hub, begun.memory, self.agents)
+        self.budget = Budget(self.size)
         self.lineups = None if merges_linearly else self._find_lineups()
         if self.lineups is not None:
             self.numbers = self.numbers._replace(cases=maps.cases(*self.lineups[:3]))
@@ -378,7 +380,7 @@ class Setting:
             return lambda v: M @ v
         program = maps.slope_with_care if self.dear else maps.slope
         numbers = self.rough if rough else self.numbers
-        return double(lambda v: np.asarray(program(self.space, numbers, x, v)))
+        return double(lambda v: self.budget.count(lambda: np.asarray(program(self.space, numbers, x, v))))
 
     @double
     def matrix(self, x: np.ndarray) -> np.ndarray:

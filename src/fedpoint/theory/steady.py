@@ -57,7 +57,7 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
             if size <= 10 * enough:
                 keep_end(setting, x)
                 return x
-            if left <= 0:
+            if left <= 0 or setting.budget.over:
                 break
             with np.errstate(all="ignore"):
                 r = setting.step(x) - x
@@ -73,10 +73,12 @@ def fixed_point(setting: Setting, x: np.ndarray) -> np.ndarray:
         if size <= 1e-9 * (1 + np.abs(x).max()):  # as far as rounding allows
             keep_end(setting, x)
             return x
-        if travelled >= most or (travelled and left <= 0):
+        if travelled >= most or (travelled and left <= 0) or setting.budget.over:
             nearer = (
                 "" if setting.problem.convex else ". Begin nearer to one: give start= and around= a longer run's model"
             )
+            if setting.budget.over:
+                raise NoLimit(f"no fixed point was found: {setting.budget.text}")
             raise NoLimit(
                 f"no fixed point was found: after {travelled:,} expected rounds one still moves the state by "
                 f"{size:.1g}{nearer}"
@@ -113,7 +115,8 @@ def mean_rate(setting: Setting, x: np.ndarray, start: np.ndarray | None = None, 
         space.extend(space.steps + 10)
         top = _largest(space.ritz(), 1e-7)  # the root of rounding, where an eigenvalue 1 lacks an eigenvector
         sure = SURE if setting.size <= VERY_LARGE and start is None else FAIRLY_SURE
-        if space.closed or abs(top - last) <= max(1e-9 * top, sure * (1 - top)) or space.steps >= min(space.most, 400):
+        enough = space.closed or setting.budget.over or space.steps >= min(space.most, 400)
+        if enough or abs(top - last) <= max(1e-9 * top, sure * (1 - top)):
             return top
         last = top
 

@@ -103,7 +103,7 @@ class Trail:
 
         def scaled(v: np.ndarray) -> np.ndarray:
             self.products += 1
-            if self.products > self.most:
+            if self.products > self.most or self.setting.budget.over:
                 raise Lost(self.products)
             return self.scale * product(v / self.scale)
 
