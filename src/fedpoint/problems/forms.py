@@ -55,6 +55,11 @@ class Form(ABC):
     def learnt(self) -> tuple[bool, ...]: ...
 
     @property
+    def frozen(self) -> tuple[np.ndarray, ...]:
+        """Arrays that nobody changes, by which the problem is known again."""
+        return ()
+
+    @property
     def lucky(self) -> bool:
         """Whether sampled losses differ from exact ones: they draw, or change a state."""
         return self.random or not all(self.learnt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NotRequired, Protocol, Unpack, runtime_checkable
@@ -19,12 +19,13 @@ from fedpoint.core.errors import FedpointError, nearest
 from fedpoint.core.kinds import shown
 from fedpoint.core.own_code import calling, is_array
 from fedpoint.core.precision import double
-from fedpoint.core.selection import Only
+from fedpoint.core.selection import Only, selection
 from fedpoint.core.types import Data, Function, Model, Tree
 from fedpoint.problems.base import by_agent, check_agents, check_finite, check_weights
 from fedpoint.problems.forms import Asked, Exact, Form, OfNetwork, form_of
 from fedpoint.problems.loss_oracle import LossOracle, NetworkOracle
 from fedpoint.problems.models import at_model, at_models
+from fedpoint.problems.partly import Partly
 from fedpoint.problems.products import AS_PRODUCTS, AsProducts, as_products
 from fedpoint.problems.rows import RowOptions, RowsProblem, row_options
 from fedpoint.problems.stored import StoredRows, row_count, stored, whose
@@ -53,6 +54,7 @@ class LossOptions(RowOptions):
     state: NotRequired[Tree]
     compute: NotRequired[str | None]
     predict: NotRequired[Function | None]
+    learn: NotRequired[Only | str | Sequence[str] | None]
 
 
 PRECISIONS = ("bfloat16", "float16", "float32")
@@ -90,7 +92,9 @@ class Loss(RowsProblem):
             changes beside the parameters; then it is loss(params, batch, key, state) -> (loss, state). compute:
             "bfloat16" or "float16", in which losses are computed of parameters that stay in theirs. predict:
             predict(params, inputs) -> (n, classes) scores or (n,) numbers, for the accuracy of held-out rows where
-            data are (inputs, targets); with a state of its own predict(params, inputs, state).
+            data are (inputs, targets); with a state of its own predict(params, inputs, state). learn: the parts that
+            are learnt, as `share=` names them ("adapter", `fp.only(...)`, `fp.all_but(...)`); the others are frozen,
+            and nobody sends them.
     """
 
     oracle: LossOracle
@@ -120,7 +124,9 @@ class Loss(RowsProblem):
         for i, leaf in enumerate(jax.tree.leaves(data) if source is None else ()):
             check_finite(f"data (array {i})", leaf)
         check_agents(rows)
-        self._form = form_of(params, asked)
+        self._form, learn = form_of(params, asked), options.get("learn")
+        if learn is not None:
+            self._form = Partly(self._form, selection(learn, "learn"))
         params = self._form.start
         for i, leaf in enumerate(jax.tree.leaves(params)):
             if not is_array(leaf):
@@ -189,8 +195,9 @@ class Loss(RowsProblem):
         return self.oracle.stored
 
     def content(self) -> Data:
-        more = {} if self.stored is None else {"rows": self.stored.fingerprint()}
-        return {**super().content(), **more}
+        more: dict[str, Data] = {} if self.stored is None else {"rows": self.stored.fingerprint()}
+        frozen: dict[str, Data] = {"frozen": self._form.frozen} if self._form.frozen else {}
+        return {**super().content(), **more, **frozen}
 
     def _check_batches(self, counts: np.ndarray) -> None:
         """Refuse statistics over batches that are filled up with rows that do not count."""
