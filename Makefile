@@ -23,7 +23,7 @@ LOWEST := tests/cli/test_cli_commands.py tests/cli/test_cli_run.py tests/cli/tes
   tests/report/test_plots.py tests/statistics/test_sums.py tests/statistics/test_table_one.py tests/test_run.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup test test-all mutants test-lowest test-torch check release bench bench-peers scoreboard docs docs-check clean compiled
+.PHONY: help run setup test test-all coverage mutants test-lowest test-torch check release bench bench-peers scoreboard docs docs-check clean compiled
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,11 @@ test: $(READY_DEV) ## check, then run the tests and doctests (options in ARGS)
 
 test-all: check ## every test, slow ones included, file by file; goes on where it was interrupted (benchmarks/SLOW.md)
 	$(BIN)/python tests/every_test.py $(ARGS)
+
+coverage: $(READY_DEV) ## which lines of the package do the tests reach, in one process? (tests in ARGS; half as long again)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --upgrade --target build/coverage coverage==7.17.3
+	-PYTHONPATH=build/coverage $(BIN)/python -m coverage run --data-file=build/coverage/data --source=fedpoint -m pytest -n 0 -q $(ARGS)
+	PYTHONPATH=build/coverage $(BIN)/python -m coverage report --data-file=build/coverage/data --skip-covered
 
 mutants: $(READY_DEV) ## make 300 small mistakes in the package and see which of them the tests notice (benchmarks/MUTANTS.md)
 	$(BIN)/python tests/package_mutants.py $(ARGS)

@@ -169,7 +169,8 @@ class Measurement:
             step(f"{job.name}: {peer.title}")
             self._keep(self._peer(peer.name, job))
         if times := self._again(job):
-            rivals = page.Results(self.found).frameworks(job.name)[:1]
+            by = "work" if job in self.real else "round"
+            rivals = page.Results(self.found).frameworks(job.name, by)[:1]
             self._in_turn(times, [(name, job) for name in ("fedpoint", *rivals)], step)
 
     def _doing(self, job: jobs.Job) -> list[Peer]:

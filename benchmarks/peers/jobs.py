@@ -144,7 +144,7 @@ STEPS = tuple(
 )
 DIGITS = replace(MAIN[2], seconds=2.0)
 REAL = (
-    Job("cnn", "McMahan's CNN on images", "images", agents=30, participants=5, step=0.05, batch=20, rounds=4,
+    Job("cnn", "McMahan's CNN on images", "images", agents=30, participants=5, step=0.005, batch=20, rounds=6,
         seconds=5.0),
     Job("transformer", "a transformer of two layers on letters", "text", agents=30, participants=5, step=0.1,
         rounds=10, seconds=4.0),

@@ -69,10 +69,10 @@ class Results:
         each = [one(run) for run in self.runs.get((peer, "softmax"), []) if run.get("round")]
         return statistics.median(each) if each else None
 
-    def frameworks(self, job: str) -> list[str]:
-        """Those that were measured at a job, the fastest first."""
+    def frameworks(self, job: str, by: str = "round") -> list[str]:
+        """Those that were measured at a job, the fastest first; by="work": by processor time."""
         names = [p for p, peer in PEERS.items() if peer.kind == "framework" and self.seconds(p, job)]
-        return sorted(names, key=lambda p: self.seconds(p, job) or math.inf)
+        return sorted(names, key=lambda p: self.median(by, p, job) or math.inf)
 
     def targets(self) -> list[tuple[str, float, str, float, float | None]]:
         """(what, value, sense, target, value by processor time) of all that was measured."""

@@ -25,8 +25,10 @@ def main(folder):
     setup(job)
     import fedjax
 
+    names = sorted(job.parameters)
+
     def gradient(params, batch, rng):
-        weight = jnp.full(batch["y"].shape, 1 / len(batch["y"]), batch["x"].dtype)
+        weight = jnp.full(len(batch["y"]), 1 / len(batch["y"]), params[names[0]].dtype)
         return jax.grad(lambda w: loss(job.kind, w, batch["x"], batch["y"], weight))(params)
 
     step, server = fedjax.optimizers.sgd(learning_rate=job.step), fedjax.optimizers.sgd(learning_rate=1.0)
