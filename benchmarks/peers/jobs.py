@@ -146,8 +146,8 @@ DIGITS = replace(MAIN[2], seconds=2.0)
 REAL = (
     Job("cnn", "McMahan's CNN on images", "images", agents=30, participants=5, step=0.005, batch=20, rounds=6,
         seconds=5.0),
-    Job("transformer", "a transformer of two layers on letters", "text", agents=30, participants=5, step=0.1,
-        rounds=10, seconds=4.0),
+    Job("transformer", "a transformer of two layers on letters", "text", agents=30, participants=5, step=0.05,
+        rounds=6, seconds=4.0),
     Job("loans", "logistic regression on the loans of 50 states", "loans", agents=50, step=0.5, batch=50, rounds=100),
     replace(DIGITS, name="clipped", title="softmax on digits, changes clipped", clip=1.0),
     replace(DIGITS, name="private", title="softmax on digits, private (DP-FedAvg)", clip=1.0, noise=0.3),

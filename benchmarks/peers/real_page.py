@@ -57,6 +57,7 @@ def text(found: dict[str, Any]) -> str:
         f"or {SINGLE:g} in single precision, it is the same model.",
         "",
     ]
+    lines += [found["note"], ""] if found.get("note") else []
     for job in jobs.REAL:
         if results.runs.get(("fedpoint", job.name)):
             lines += _job(results, job)
