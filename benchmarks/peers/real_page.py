@@ -46,8 +46,8 @@ def text(found: dict[str, Any]) -> str:
         "![Processor time of a round, by job and peer](../docs/peers-real.png)",
         "",
         "- processor ms: of a round, warm, all processes of the peer; the median of blocks. Faster by: how many times "
-        "as much it takes as fedpoint. What has a target may be measured again, in turn with the fastest framework: then "
-        "medians.",
+        "as much it takes as fedpoint. What has a target may be measured again, in turn with the fastest framework: "
+        "then medians.",
         "- start-up: seconds from the start of the process to the end of its first round. fedpoint: to the end of all "
         "rounds drawn, compiled programs cached (without a cache in brackets).",
         "- memory: the most seen at once, over all processes.",
