@@ -18,10 +18,21 @@ from urllib.parse import urlencode
 
 from on_loopback import serving
 
-SCREENS = {"averaging": 790, "coupling": 1220, "local-steps": 790, "algorithms": 1130, "runs": 680, "run": 640}
-PLACES = {"run": "runs/fedavg"}
+SCREENS = {
+    "averaging": 790,
+    "coupling": 1220,
+    "local-steps": 790,
+    "algorithms": 1130,
+    "new": 1000,
+    "runs": 780,
+    "run": 640,
+}
+PLACES = {"run": "runs/fedavg", "new": "new?problem=logistic&algorithm=scaffold&algorithm.step=0.1&rounds=300"}
+COPY = "[...document.querySelectorAll('button')].find((b) => b.textContent === 'Copy link').click()"
+PRESSED = {"runs": COPY}  # before the picture is taken
 MARKS = {
-    "algorithms": "document.querySelector('.card')",
+    "algorithms": "document.querySelector('.stages .curves .line')",
+    "new": "document.getElementById('main').dataset.file > 0",
     "runs": "document.querySelector('#chart-runs .curves .line')",
     "run": "document.getElementById('main').dataset.forecast",
 }
@@ -110,6 +121,7 @@ def shown(browser, address, name):
     browser.get(f"{address}#/{PLACES.get(name, name)}")
     drawn = "document.getElementById('main').dataset.drawn?.startsWith('simulate')"
     until(browser, f"return {MARKS.get(name, drawn)}")
+    browser.execute_script(PRESSED.get(name, ""))
     time.sleep(0.3)
 
 

@@ -11,11 +11,15 @@ import numpy as np
 from fedpoint.core.errors import FedpointError
 from fedpoint.core.numbers import counted
 from fedpoint.graphs.gtv.couplings import Choice, Path
-from fedpoint.show.figures import COLOURS, Line, check_path, draw, key, log_axis, one_axes, save, style
+from fedpoint.show.drawing import Side, panel
+from fedpoint.show.figures import COLOURS, check_path
+from fedpoint.show.lines import ChartLine, known, positive
+from fedpoint.show.plots import drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+COUPLING = Side("coupling", log=True)
 NAMED = 12  # nodes up to which each has a label of its own
 
 
@@ -24,16 +28,10 @@ def path_picture(found: Path, path: str | FilePath | None, parameter: int | None
     if path is not None:
         check_path(path)
     lines = _parts(found) if parameter is None else _nodes(found, parameter)
-    keyed = [line for line in lines if line.keyed]
-    figure, ax = one_axes([line.label for line in lines if not line.keyed])
-    draw(ax, lines, log=parameter is None and all((line.y > 0).all() for line in lines))
-    style(ax, "coupling", "" if parameter is None else f"parameter {parameter} of every node", title)
-    log_axis(ax)
-    if keyed:
-        key(figure, keyed)
-    if path is not None:
-        save(figure, path)
-    return figure
+    up = Side(
+        "" if parameter is None else f"parameter {parameter} of every node", log=parameter is None and positive(lines)
+    )
+    return drawn(panel(lines, COUPLING, up, title or ""), path)
 
 
 def _above_zero(found: Path) -> np.ndarray:
@@ -45,13 +43,17 @@ def _above_zero(found: Path) -> np.ndarray:
     return some
 
 
-def _parts(found: Path) -> list[Line]:
+def _parts(found: Path) -> list[ChartLine]:
     some = _above_zero(found)
     parts = (("sum of losses", found.losses.sum(1)), ("total variation", found.variation))
-    return [Line(found.couplings[some], y[some], label, COLOURS[i]) for i, (label, y) in enumerate(parts)]
+    return [_line(found.couplings[some], y[some], label, i) for i, (label, y) in enumerate(parts)]
 
 
-def _nodes(found: Path, parameter: int) -> list[Line]:
+def _line(x: np.ndarray, y: np.ndarray, name: str, colour: int) -> ChartLine:
+    return {"name": name, "x": x.tolist(), "y": known(y), "colour": colour % len(COLOURS)}
+
+
+def _nodes(found: Path, parameter: int) -> list[ChartLine]:
     """A line for every node: named where there are few."""
     some = _above_zero(found)
     flat = np.concatenate([a.reshape(*a.shape[:2], -1) for a in jax.tree.leaves(found.models)], axis=2)
@@ -61,9 +63,8 @@ def _nodes(found: Path, parameter: int) -> list[Line]:
         )
     x, values = found.couplings[some], flat[some][:, :, parameter].T
     if len(values) > NAMED:
-        return [Line(x, y, "one line a node", COLOURS[0], width=0.7, keyed=True) for y in values]
-    named = enumerate(zip(found.names, values, strict=True))
-    return [Line(x, y, name, COLOURS[i % len(COLOURS)]) for i, (name, y) in named]
+        return [{**_line(x, y, "one line a node", 0), "width": "thin"} for y in values]
+    return [_line(x, y, name, i) for i, (name, y) in enumerate(zip(found.names, values, strict=True))]
 
 
 def choice_picture(choice: Choice, path: str | FilePath | None, title: str | None) -> Figure:
@@ -73,15 +74,9 @@ def choice_picture(choice: Choice, path: str | FilePath | None, title: str | Non
     order = np.argsort(choice.couplings)
     order = order[choice.couplings[order] > 0]
     x, y, e = choice.couplings[order], choice.errors[order], choice.standard_errors[order]
-    line = Line(x, y, "held-out error", COLOURS[0])
-    figure, ax = one_axes([line.label])
-    draw(ax, [line], log=False)
-    ax.fill_between(x, y - e, y + e, color=COLOURS[0], alpha=0.15, linewidth=0)
+    lines = [{**_line(x, y, "held-out error", 0), "low": known(y - e), "high": known(y + e)}]
     if choice.coupling > 0:
-        ax.plot([choice.coupling], [choice.errors[choice.best]], "o", color=COLOURS[1], zorder=5)
+        best = np.array([choice.errors[choice.best]])
+        lines.append({**_line(np.array([choice.coupling]), best, "chosen", 1), "dots": True})
     note = "band: one standard error either way; dot: the coupling chosen"
-    style(ax, "coupling", f"held-out error ({choice.how})", title, note)
-    log_axis(ax)
-    if path is not None:
-        save(figure, path)
-    return figure
+    return drawn(panel(lines, COUPLING, Side(f"held-out error ({choice.how})"), title or "", note), path)
