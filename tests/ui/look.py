@@ -1,6 +1,6 @@
 """How does the live page look, and how quickly does it answer? Pictures for the documentation, and times.
 
-PYTHONPATH=src python tests/ui/look.py pictures docs     what docs/ui.md shows
+PYTHONPATH=src python tests/ui/look.py pictures docs     what docs/ui.md shows; or only some: pictures docs runs new
 PYTHONPATH=src python tests/ui/look.py times             from a slider's move to what is painted, after warm-up
 PYTHONPATH=src python tests/ui/look.py answers           from a request to its two answers, without a browser
 """
@@ -105,7 +105,7 @@ def browsing(width=1240, height=900, dark=False):
 
 
 def until(browser, script):
-    end = time.monotonic() + 120
+    end = time.monotonic() + 900  # on a busy machine
     while not browser.execute_script(script):
         if time.monotonic() > end:
             raise SystemExit(f"never: {script}")
@@ -133,7 +133,7 @@ def save(browser, path):
     print(path, f"{path.stat().st_size / 1000:.0f} kB")
 
 
-def pictures(folder: Path) -> None:
+def pictures(folder: Path, names: list[str]) -> None:
     from click.testing import CliRunner
 
     from fedpoint.cli import main
@@ -146,17 +146,22 @@ def pictures(folder: Path) -> None:
             file.write_text(f'{RUN}name = "{name}"\nstep = 0.01\nlocal_steps = 20\n{more}\n')
             command = ["run", str(file), "--folder", str(runs / name), "-q", "--no-figure"]
             CliRunner().invoke(main, command, catch_exceptions=False)
-        with serving(runs, warm=True) as client:
-            for name, height in SCREENS.items():
+        compiled = any(name not in MARKS for name in names)  # a playground: nothing else waits for it
+        with serving(runs, warm=compiled) as client:
+            for name in names:
                 for dark in (False, True)[: 1 + (name in DARK)]:
-                    with browsing(height=height, dark=dark) as browser:
-                        ready(browser, client.address)
+                    with browsing(height=SCREENS[name], dark=dark) as browser:
+                        if compiled:
+                            ready(browser, client.address)
                         shown(browser, client.address, name)
+                        if not compiled:
+                            browser.execute_script("document.getElementById('compilation').hidden = true")
                         save(browser, folder / f"ui-{name}{'-dark' if dark else ''}.png")
-            with browsing(390, 1500) as browser:
-                ready(browser, client.address)
-                shown(browser, client.address, "coupling")
-                save(browser, folder / "ui-phone.png")
+            if "coupling" in names:
+                with browsing(390, 1500) as browser:
+                    ready(browser, client.address)
+                    shown(browser, client.address, "coupling")
+                    save(browser, folder / "ui-phone.png")
 
 
 def times(moves: int = 60) -> None:
@@ -207,8 +212,8 @@ def _said(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["pictures"] and len(sys.argv) == 3:
-        pictures(Path(sys.argv[2]))
+    if sys.argv[1:2] == ["pictures"] and len(sys.argv) >= 3 and set(sys.argv[3:]) <= set(SCREENS):
+        pictures(Path(sys.argv[2]), sys.argv[3:] or list(SCREENS))
     elif sys.argv[1:] in (["times"], ["answers"]):
         {"times": times, "answers": answers}[sys.argv[1]]()
     else:

@@ -10,14 +10,16 @@ export class NewRun {
     this.given = Object.fromEntries(setting); // by the names of the fields; what is left out has its default
     this.says = make("p", { class: "wrong", role: "alert" });
     this.file = make("pre", { class: "file", tabindex: 0, "aria-label": "The same as a file" });
-    this.button = make("button", { type: "submit" }, "Start the run");
-    this.form = make("form", { class: "new" });
+    this.button = make("button", { type: "submit", form: "new" }, "Start the run");
+    this.form = make("form", { class: "new", id: "new" });
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.start();
     });
     this.form.addEventListener("input", (event) => this.changed(event.target));
-    const side = make("section", { "aria-label": "The file" }, make("h2", {}, "The same as a file"), this.file,
+    // Beside the fields, which are many: in sight wherever the reader is among them.
+    const side = make("section", { class: "side", "aria-label": "The run" }, make("p", { class: "buttons" }, this.button, linkButton()), this.says,
+      make("h2", {}, "The same as a file"), this.file,
       make("p", { class: "pale" }, "Save it as mine.toml, and run it with: fedpoint run mine.toml"));
     main.replaceChildren(make("h1", {}, "New run"), make("p", {}, "Choose a problem and a method. The run starts on this machine, in the folder of runs, and goes on when this page is closed; it stops when fedpoint ui ends, and fedpoint resume continues it."),
       make("div", { class: "play" }, this.form, side));
@@ -51,7 +53,7 @@ export class NewRun {
         ...one.fields.map((f) => this.field(`${part}.${f.name}`, f)));
     });
     const run = make("fieldset", {}, make("legend", {}, "Run"), ...this.about.run.map((f) => this.field(f.name, f)));
-    this.form.replaceChildren(...parts, run, this.says, make("p", { class: "buttons" }, this.button, linkButton()));
+    this.form.replaceChildren(...parts, run);
   }
 
   field(name, about) {

@@ -39,12 +39,15 @@ export class RunList {
       this.none.className = "pale";
       this.none.textContent = runs.length ? "" : "No runs yet. Start one on the page New run, or with: fedpoint run FILE.toml";
       this.table.hidden = !runs.length;
-      this.chosen ??= new Set(runs.filter((run) => run.reached).slice(0, FIRST).map((run) => run.name));
+      if (!this.chosen && runs.length) {
+        this.chosen = new Set(runs.filter((run) => run.reached).slice(0, FIRST).map((run) => run.name));
+        this.remember(); // who opens the link sees these, whatever has been run since
+      }
       const text = JSON.stringify(runs);
       if (text !== this.last) this.body.replaceChildren(...runs.map((run) => this.row(run))); // else the focus would be lost
       this.last = text;
       this.runs = runs;
-      await this.draw();
+      if (this.chosen) await this.draw();
     } catch (error) {
       if (this.closed) return;
       this.none.className = "wrong";
@@ -82,6 +85,10 @@ export class RunList {
     );
   }
 
+  remember() {
+    remember("/runs", [...this.chosen].map((name) => ["drawn", name]));
+  }
+
   row(run) {
     const cell = (text) => make("td", {}, text === undefined || text === null ? "–" : String(text));
     const link = make("a", { href: `#/runs/${encodeURIComponent(run.name)}` }, run.title);
@@ -91,7 +98,7 @@ export class RunList {
     box.addEventListener("change", () => {
       if (box.checked) this.chosen.add(run.name);
       else this.chosen.delete(run.name);
-      remember("/runs", [...this.chosen].map((name) => ["drawn", name]));
+      this.remember();
       this.draw().catch(() => {}); // the next look says what is wrong
     });
     const place = run.network ? `${run.problem}, network` : run.problem;
