@@ -216,6 +216,7 @@ def taken(browser, label):
 def test_figures_and_tables_are_downloaded(page, browser):
     browser.get(page.address + "#/runs")
     wait(browser, "return document.querySelector('#chart-runs .curves .line')", "a curve")
+    assert "drawn=first" in browser.current_url  # a link shows these runs, whatever has been run since
     browser.execute_script(TAKE)
     kind, svg = taken(browser, "figure")
     assert kind == "image/svg+xml" and 'stroke="rgb(' in svg and "class=" not in svg and "var(" not in svg
