@@ -74,7 +74,7 @@ def choice_picture(choice: Choice, path: str | FilePath | None, title: str | Non
     order = np.argsort(choice.couplings)
     order = order[choice.couplings[order] > 0]
     x, y, e = choice.couplings[order], choice.errors[order], choice.standard_errors[order]
-    lines = [{**_line(x, y, "held-out error", 0), "low": known(y - e), "high": known(y + e)}]
+    lines: list[ChartLine] = [{**_line(x, y, "held-out error", 0), "low": known(y - e), "high": known(y + e)}]
     if choice.coupling > 0:
         best = np.array([choice.errors[choice.best]])
         lines.append({**_line(np.array([choice.coupling]), best, "chosen", 1), "dots": True})
