@@ -150,9 +150,15 @@ def _who(scheme: Participation) -> str:
 
 
 def amount(value: float | None) -> str:
+    """A cost in a table.
+
+    >>> [amount(value) for value in (None, 0.125, 990, 115_200, 999_700, 5_950_000, 12_345_678)]
+    ['-', '0.125', '990', '115k', '1,000k', '5,950k', '12.3M']
+    """
     if value is None:
         return "-"
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 10 * size:
-            return f"{value / size:.3g}{unit}"
+            count = float(f"{value / size:.3g}")
+            return f"{count:,.0f}{unit}" if count >= 1000 else f"{count:.3g}{unit}"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
