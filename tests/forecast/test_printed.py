@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
+from fedpoint.results import forecast_text
 
 K = 4
 _rng = np.random.default_rng(0)
@@ -292,3 +293,15 @@ def test_a_conserved_sum_that_walks_has_no_floor():
 
     f = fp.forecast(fp.Scaffold(0.1, 2), PROBLEMS["noisy"](), channel=Walks())
     assert f.floor is None and "have not settled" in readable(f)
+
+
+@pytest.mark.parametrize("part", [0.5, 2.0])
+def test_a_floor_with_a_large_standard_error_says_so_first(monkeypatch, part):
+    """Larger than what two theories may differ by: in the line below the title."""
+    problem = fp.problems.Quadratic([1.0, 2.0], [[0.0], [1.0]], noise=0.1)
+    f = fp.forecast(fp.FedAvg(step=0.3, local_steps=2), problem, floor="sampled")
+    off = f.standard_error / f.floor
+    monkeypatch.setattr(forecast_text, "GOOD", part * off)
+    said = f"  accuracy    rough: the standard error of the floor is {off:.0%} of it"
+    assert (str(f).splitlines()[1] == said) == (part < 1)
+    assert (said in str(f)) == (part < 1)

@@ -13,7 +13,7 @@ from fedpoint.results.labels import short
 from fedpoint.theory.choice import KINDS
 from fedpoint.theory.jumps import Jumps
 from fedpoint.theory.late_answers import LateAnswers
-from fedpoint.theory.outlook import Outlook
+from fedpoint.theory.outlook import GOOD, Outlook
 from fedpoint.theory.trajectory import OwnChains, unclosed, unsuited
 
 if TYPE_CHECKING:
@@ -161,6 +161,7 @@ def text(f: Forecast) -> str:
         lines += _numbers(f)
     if f.accuracy is not None:
         lines.insert(1 if not f.accuracy.good else len(lines), f"  accuracy    {f.accuracy}")
+    lines[1:1] = _rough(f)
     if f.step_limit is not None:
         lines.append(f"  step limit  {f.step_limit:.4g}")
     lines += [f"  note        {note}" for note in f.notes]
@@ -168,6 +169,13 @@ def text(f: Forecast) -> str:
         f"  not met     {a.text}" + (f" ({a.detail})" if a.detail else "") for a in f.assumptions if a.holds is False
     ]
     return "\n".join(lines)
+
+
+def _rough(f: Forecast) -> list[str]:
+    """Where the standard error of the floor is larger than what theories may differ by."""
+    if not (f.standard_error and f.floor and f.standard_error > GOOD * f.floor):
+        return []
+    return [f"  accuracy    rough: the standard error of the floor is {f.standard_error / f.floor:.0%} of it"]
 
 
 def _title(f: Forecast) -> str:
