@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +129,17 @@ def picture(found: dict[str, Any], file: Path) -> None:
         work = {p: w for p in ("fedpoint", *PEERS) if (w := results.median("work", p, job.name))}
         names = sorted(work, key=lambda p: work[p])
         colours = ["C0" if p == "fedpoint" else "C1" if PEERS[p].kind == "framework" else "0.7" for p in names]
-        ax.barh(range(len(names)), [1e3 * work[p] for p in names], color=colours)
+        times = [1e3 * work[p] for p in names]
+        ax.scatter(times, range(len(names)), c=colours, s=60)
+        for row, ms in enumerate(times):
+            ax.annotate(page.number(ms, 3), (ms, row), (8, 0), textcoords="offset points", va="center", fontsize=8)
         ax.set_yticks(range(len(names)), ["fedpoint" if p == "fedpoint" else PEERS[p].title for p in names])
-        ax.invert_yaxis()
+        ax.set_ylim(len(names) - 0.5, -0.5)
         ax.set_xscale("log")
+        ax.set_xlim(0.3 * min(times), 8 * max(times))
         ax.set_xlabel("processor time of a round, ms")
-        ax.set_title(job.title, fontsize=10)
+        ax.set_title(textwrap.fill(job.title, 30), fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
-    figure.suptitle("frameworks in orange, hand-written loops in grey; shorter is faster", fontsize=9)
+    figure.suptitle("frameworks in orange, hand-written loops in grey; further left is faster", fontsize=9)
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
