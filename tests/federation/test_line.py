@@ -1,5 +1,6 @@
 """Orders and answers between hub and sites: each arrives once, in order, whatever messages are lost on the way."""
 
+import os
 import random
 import threading
 import time
@@ -13,6 +14,7 @@ from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 
 from fedpoint.federation.flare import line as module
+from fedpoint.federation.flare.demo import free_port
 from fedpoint.federation.flare.line import ANSWER, END, LARGE, LOST, NOTHING, ORDER, WAIT, Desk, Line
 
 
@@ -147,3 +149,35 @@ def test_a_site_gets_its_own_orders_only(monkeypatch):
     for asked in (desk.asked, desk.take, desk.bring):
         assert asked(stranger).get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.UNAUTHENTICATED
     assert desk.last["a"][1].get_header(module.SAID) == LARGE
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_over_the_engine_s_own_cells():
+    """A job's cell behind the server's, and a site's: messages as long as may be in one piece, longer ones, and long
+    ones of many pieces, both ways."""
+    from nvflare.fuel.f3.cellnet.cell import Cell
+
+    url = f"tcp://localhost:{free_port()}"
+    server = Cell(fqcn="server", root_url=url, secure=False, credentials={}, create_internal_listener=True)
+    server.start()
+    inside = server.get_internal_listener_url()
+    hub = Cell(fqcn="server.job", root_url=url, secure=False, credentials={}, parent_url=inside)
+    hub.start()
+    site = Cell(fqcn="a", root_url=url, secure=False, credentials={})
+    site.start()
+    try:
+        heard = []
+        desk = Desk(hub, lambda message: message.get_header(MessageHeaderKey.ORIGIN), lambda *one: heard.append(one))
+        end, sent = Line(site, "server.job"), []
+        for size in (5, module.INLINE, module.INLINE + 1, 5 * module.INLINE):
+            order = os.urandom(size)
+            sent.append(order)
+            threading.Timer(0.2, desk.send, ("a", order, 60.0)).start()
+            assert end.ask(ANSWER, order[::-1]) == (ORDER, order)
+        desk.close()
+        assert end.ask(NOTHING) == (END, b"")
+        assert heard == [("a", order[::-1]) for order in sent]
+    finally:
+        for cell in (site, hub, server):
+            cell.stop()
