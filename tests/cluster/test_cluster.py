@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -23,7 +24,19 @@ from fedpoint.experiment import Experiment
 from fedpoint.results.drive import begin, drive
 from fedpoint.store.records import Place
 from fedpoint.store.statement import versions
-from fedpoint.verbs.processes.job import PARTING, Job, RunGoal, UnnamedFile, _agree, _part, pack, unpack
+from fedpoint.verbs.processes.job import (
+    PARTING,
+    Job,
+    RunGoal,
+    Seat,
+    SupervisorLink,
+    UnnamedFile,
+    _agree,
+    _join,
+    _part,
+    pack,
+    unpack,
+)
 from fedpoint.verbs.processes.supervisor import _free_port
 
 HERE = Path(__file__).parent
@@ -85,6 +98,12 @@ def test_two_processes_one_of_them_killed_are_one_process(tmp_path):
     # A run that was shared out goes on in one process, to the same bits.
     longer = fp.load(tmp_path / "run", problem()).extend(ROUNDS + EVERY)
     np.testing.assert_array_equal(longer.history, here(ROUNDS + EVERY).history)
+
+
+def test_a_script_that_computes_when_it_is_read_is_told_what_to_move():
+    jnp.zeros(1).block_until_ready()  # as a problem does that is made above the guard
+    with pytest.raises(fp.FedpointError, match=r'every process reads your script.*below if __name__ == "__main__":'):
+        _join(Seat(1, 2, "127.0.0.1:1", "127.0.0.1", 1.0), SupervisorLink(None))
 
 
 def test_a_clock_shows_the_same_time_on_processes():

@@ -168,6 +168,12 @@ def digest(*facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
 
+COMPUTED = (
+    "every process reads your script, which computes something with JAX before the run begins, such as a problem of "
+    'rows: move what it does below if __name__ == "__main__":, and leave functions and classes above'
+)
+
+
 class SupervisorLink:
     """To the supervisor: what this process does, and how it ends."""
 
@@ -309,15 +315,20 @@ def _join(seat: Seat, line: SupervisorLink) -> ProcessGroup:
     if seat.process == 0:
         _check_port(seat.bind, int(port))
     line.beat(JOINING)
-    jax.distributed.initialize(
-        seat.coordinator,
-        seat.processes,
-        seat.process,
-        coordinator_bind_address=f"{seat.bind}:{port}",
-        initialization_timeout=int(seat.patience),
-        heartbeat_timeout_seconds=LINK,
-        shutdown_timeout_seconds=LINK,
-    )
+    try:
+        jax.distributed.initialize(
+            seat.coordinator,
+            seat.processes,
+            seat.process,
+            coordinator_bind_address=f"{seat.bind}:{port}",
+            initialization_timeout=int(seat.patience),
+            heartbeat_timeout_seconds=LINK,
+            shutdown_timeout_seconds=LINK,
+        )
+    except RuntimeError as error:
+        if "must be called before" not in str(error):
+            raise
+        raise FedpointError(COMPUTED) from None
     from jax._src import distributed  # the client has no public name
 
     return ProcessGroup(seat.process, seat.processes, distributed.global_state.client, line.beat)
