@@ -64,7 +64,11 @@ class StoredRows(ABC):
         return rows
 
     def in_program(self, numbers: Array) -> Data:
-        """What a compiled program gets of these rows; their numbers may have any axes."""
+        """What a compiled program gets of these rows.
+
+        Args:
+            numbers: of the rows; with any axes.
+        """
         one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), self.checked(np.zeros(1, np.int64)))
         like = jax.tree.map(lambda a: jax.ShapeDtypeStruct((*numbers.shape, *a.shape), a.dtype), one)
 
