@@ -170,7 +170,7 @@ def test_over_the_engine_s_own_cells():
         heard = []
         desk = Desk(hub, lambda message: message.get_header(MessageHeaderKey.ORIGIN), lambda *one: heard.append(one))
         end, sent = Line(site, "server.job"), []
-        for size in (5, module.INLINE, module.INLINE + 1, 5 * module.INLINE):
+        for size in (0, 5, module.INLINE, module.INLINE + 1, 5 * module.INLINE):
             order = os.urandom(size)
             sent.append(order)
             threading.Timer(0.2, desk.send, ("a", order, 60.0)).start()

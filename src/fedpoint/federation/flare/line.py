@@ -102,7 +102,7 @@ class Desk:
             if said == LOST:
                 self.heard(site, None)
             elif said in (ANSWER, BROUGHT):
-                self.heard(site, bytes(message.payload) if said == ANSWER else self.brought.pop(site, b""))
+                self.heard(site, bytes(message.payload or b"") if said == ANSWER else self.brought.pop(site, b""))
             self._serve(site)
             return None
 
@@ -112,7 +112,7 @@ class Desk:
         if site is None:
             return make_reply(ReturnCode.UNAUTHENTICATED)
         with self.lock:
-            self.brought[site] = bytes(message.payload)
+            self.brought[site] = bytes(message.payload or b"")
         return make_reply(ReturnCode.OK, body=b"")
 
     def take(self, message: Message) -> Message:
