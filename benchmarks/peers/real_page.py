@@ -54,8 +54,8 @@ def text(found: dict[str, Any]) -> str:
         "rounds drawn, compiled programs cached (without a cache in brackets).",
         "- memory: the most seen at once, over all processes.",
         "- wire: kilobytes over loopback in a round, measured in a network of its own; who simulates in one process "
-        "sends none, and Ray, with which Flower simulates, hands models over in shared memory. fedpoint: what it counts "
-        "for the messages of a round, up and down.",
+        "sends none, and Ray, with which Flower simulates, hands models over in shared memory. fedpoint: what it "
+        "counts for the messages of a round, up and down.",
         f"- apart: the largest difference to fedpoint's model after as many rounds, relative; up to {page.PARITY:g}, "
         f"or {SINGLE:g} of networks in single precision, it is the same model. (After one round of the CNN fedpoint "
         "and a plain JAX loop agree to 3e-7; then rounding flips which pixel of a pool is the largest. The aim was "
