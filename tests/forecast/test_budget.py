@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedpoint as fp
-from fedpoint.theory import budget
+from fedpoint.theory import budget, steady
 
 
 def large():
@@ -50,10 +50,22 @@ def test_what_there_is_no_time_for_is_left_out_and_named(monkeypatch):
             assert np.linalg.norm(f.fixed_point[0] - whole.fixed_point[0]) < 1e-3
         else:
             assert f.variance == pytest.approx(whole.variance, rel=0.3)
-            if f.outlook.left_out:
+            if f.setting.budget.left_out:
                 reached.add("left out")
-                assert f"left out, which would take too long at this size: {f.outlook.left_out[0]}" in text
+                assert f"left out, which would take too long at this size: {f.setting.budget.left_out[0]}" in text
     assert {"no floor", "left out"} <= reached
+
+
+def test_a_rate_that_is_cut_short_says_so(monkeypatch):
+    setting = large().setting
+    whole = steady.mean_rate(setting, setting.origin)
+    monkeypatch.setattr(steady, "LARGE", 100)  # no matrix
+    assert steady.mean_rate(setting, setting.origin) == pytest.approx(whole, rel=1e-6)
+    assert setting.budget.left_out == []
+    setting.budget.seconds = 0.0
+    for _ in range(2):
+        assert 0 < steady.mean_rate(setting, setting.origin) < whole * (1 + 1e-9)
+    assert setting.budget.left_out == ["more products for the rate, which may be higher"]
 
 
 def test_small_models_have_no_budget():

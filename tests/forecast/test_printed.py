@@ -304,4 +304,4 @@ def test_a_floor_with_a_large_standard_error_says_so_first(monkeypatch, part):
     monkeypatch.setattr(forecast_text, "GOOD", part * off)
     said = f"  accuracy    rough: the standard error of the floor is {off:.0%} of it"
     assert (str(f).splitlines()[1] == said) == (part < 1)
-    assert (said in str(f)) == (part < 1)
+    assert (said in str(f)) == (part < 1) == f.to_dict()["rough"]

@@ -13,7 +13,7 @@ from fedpoint.results.labels import short
 from fedpoint.theory.choice import KINDS
 from fedpoint.theory.jumps import Jumps
 from fedpoint.theory.late_answers import LateAnswers
-from fedpoint.theory.outlook import GOOD, Outlook
+from fedpoint.theory.outlook import GOOD
 from fedpoint.theory.trajectory import OwnChains, unclosed, unsuited
 
 if TYPE_CHECKING:
@@ -70,8 +70,9 @@ def notes(f: Forecast) -> list[str]:
             )
     elif not s.bound.channel.lossless:
         said.append(f"limit and rate are those of what arrives over {_channels(f)} on average")
-    if isinstance(f.outlook, Outlook):
-        said += [f"left out, which would take too long at this size: {what}" for what in f.outlook.left_out]
+    if settles and s.budget.seconds < np.inf:
+        _ = f.limit, f.rate, f.accuracy  # which may leave something out
+    said += [f"left out, which would take too long at this size: {what}" for what in s.budget.left_out]
     if f.standard_error is not None and f.jumps is None:
         said.append(f"the variance comes from sampled rounds, standard error {f.standard_error:.2g}")
         if f.noise_bias and f.noise_by == "sampled":
@@ -161,7 +162,8 @@ def text(f: Forecast) -> str:
         lines += _numbers(f)
     if f.accuracy is not None:
         lines.insert(1 if not f.accuracy.good else len(lines), f"  accuracy    {f.accuracy}")
-    lines[1:1] = _rough(f)
+    if _doubt(f) > GOOD:
+        lines.insert(1, f"  accuracy    rough: the standard error of the floor is {_doubt(f):.0%} of it")
     if f.step_limit is not None:
         lines.append(f"  step limit  {f.step_limit:.4g}")
     lines += [f"  note        {note}" for note in f.notes]
@@ -171,11 +173,9 @@ def text(f: Forecast) -> str:
     return "\n".join(lines)
 
 
-def _rough(f: Forecast) -> list[str]:
-    """Where the standard error of the floor is larger than what theories may differ by."""
-    if not (f.standard_error and f.floor and f.standard_error > GOOD * f.floor):
-        return []
-    return [f"  accuracy    rough: the standard error of the floor is {f.standard_error / f.floor:.0%} of it"]
+def _doubt(f: Forecast) -> float:
+    """The standard error of the floor, over the floor: beyond what theories may differ by, the forecast is rough."""
+    return f.standard_error / f.floor if f.standard_error and f.floor else 0.0
 
 
 def _title(f: Forecast) -> str:
@@ -263,6 +263,7 @@ def as_dict(f: Forecast) -> dict[str, Plain]:
         "noise_bias": finite(f.noise_bias),
         "standard_error": finite(f.standard_error),
         "accuracy": None if f.accuracy is None else {**f.accuracy._asdict(), "good": f.accuracy.good},
+        "rough": _doubt(f) > GOOD,
         "exact": f.exact,
         "diverges": f.diverges,
         "reason": f.reason,

@@ -27,6 +27,7 @@ class Budget:
     def __init__(self, numbers: int):
         self.seconds = SECONDS if numbers >= HUGE else float("inf")
         self.spent = 0.0
+        self.left_out: list[str] = []  # what there was no time for, in words
 
     @property
     def over(self) -> bool:
@@ -48,3 +49,12 @@ class Budget:
         if self.over:
             raise Late(self.text)
         return self.count(compute)
+
+    def leave(self, what: str) -> None:
+        """Say what is left out, once.
+
+        Args:
+            what: in words that follow "left out, which would take too long at this size: ".
+        """
+        if what not in self.left_out:
+            self.left_out.append(what)

@@ -77,7 +77,7 @@ class Columns(Outlook):
             except Late:
                 if not found:
                     raise
-                self._leave("more columns of noise, for a smaller standard error")
+                self.setting.budget.leave("more columns of noise, for a smaller standard error")
                 break
             found.append(bundle)
             mean = mean_of([b.floor for b in found])
@@ -100,13 +100,9 @@ class Columns(Outlook):
         try:
             _ = found.shift
         except Late:
-            self._leave("how far noise moves the mean")
+            self.setting.budget.leave("how far noise moves the mean")
             return None
         return found
-
-    def _leave(self, what: str) -> None:
-        """Say what is left out."""
-        self.left_out += (what,)
 
     @cached_property
     @one_thread
@@ -134,7 +130,7 @@ class Columns(Outlook):
         try:
             return None if self.moved is None else self.moved.accuracy(self._gap, self.variance)
         except Late:
-            self._leave("how accurate it is")
+            self.setting.budget.leave("how accurate it is")
             return None
 
     @property
@@ -256,7 +252,7 @@ class Columns(Outlook):
         try:
             return [*(bundle.kernel_of(Noise(self.setting, x, self.seed)) for _, x in self._nodes), bundle.kernel]
         except Late:
-            self._leave("how noise differs on the way: it is taken as that of the end")
+            self.setting.budget.leave("how noise differs on the way: it is taken as that of the end")
             self._nodes = []
             return [bundle.kernel]
 

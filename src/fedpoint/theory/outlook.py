@@ -117,7 +117,6 @@ class Outlook(ABC):
     """Answers of one theory about one experiment; None where it does not know."""
 
     on_the_way = True  # noise is told along the path too, not only once settled
-    left_out: tuple[str, ...] = ()  # what would have taken too long
     how: str  # "exact", "trajectory", "closure", "columns", "sampled", ...: the word for it in `Forecast.noise_by`
 
     @property

@@ -115,8 +115,11 @@ def mean_rate(setting: Setting, x: np.ndarray, start: np.ndarray | None = None, 
         space.extend(space.steps + 10)
         top = _largest(space.ritz(), 1e-7)  # the root of rounding, where an eigenvalue 1 lacks an eigenvector
         sure = SURE if setting.size <= VERY_LARGE and start is None else FAIRLY_SURE
-        enough = space.closed or setting.budget.over or space.steps >= min(space.most, 400)
+        enough = space.closed or space.steps >= min(space.most, 400)
         if enough or abs(top - last) <= max(1e-9 * top, sure * (1 - top)):
+            return top
+        if setting.budget.over:
+            setting.budget.leave("more products for the rate, which may be higher")
             return top
         last = top
 
