@@ -290,10 +290,21 @@ def _notes(found: dict[str, Any]) -> list[str]:
     return [*lines, "", "A run that failed stands in its table with the error it gave."]
 
 
+def colour(peer: str) -> str:
+    """fedpoint's, that of frameworks, or that of loops written by hand."""
+    from fedpoint.show.palette import ON_WHITE, RULE
+
+    kind = "own" if peer == "fedpoint" else PEERS[peer].kind
+    return {"own": ON_WHITE[0], "framework": ON_WHITE[1]}.get(kind, RULE)
+
+
+def title(peer: str) -> str:
+    return "fedpoint" if peer == "fedpoint" else PEERS[peer].title
+
+
 def picture(found: dict[str, Any], file: Path) -> None:
     """How many times as fast as fedpoint's a round is, by job."""
-    from fedpoint.show.figures import COLOURS, log_axis, new_figure, save, style
-    from fedpoint.show.palette import RULE
+    from fedpoint.show.figures import log_axis, new_figure, save, style
 
     results = Results(found)
     shown = [j for j in jobs.MAIN if results.seconds("fedpoint", j.name)]
@@ -302,12 +313,11 @@ def picture(found: dict[str, Any], file: Path) -> None:
         names = [p for p in PEERS if results.seconds(p, job.name)]
         names = ["fedpoint", *sorted(names, key=lambda p: results.seconds(p, job.name) or math.inf)]
         rates = [1 / (results.seconds(p, job.name) or math.inf) for p in names]
-        kinds = ["own" if p == "fedpoint" else PEERS[p].kind for p in names]
-        colours = [{"own": COLOURS[0], "framework": COLOURS[1]}.get(kind, RULE) for kind in kinds]
-        ax.barh(range(len(names)), rates, color=colours)
+        ax.barh(range(len(names)), rates, color=[colour(p) for p in names])
         style(ax, "rounds a second", title=job.title)
         log_axis(ax, 4)
-        ax.set_yticks(range(len(names)), ["fedpoint" if p == "fedpoint" else PEERS[p].title for p in names])
+        ax.set_xlim(0.5 * min(rates), 2 * max(rates))  # the least is a bar too
+        ax.set_yticks(range(len(names)), [title(p) for p in names])
         ax.invert_yaxis()
         ax.grid(False, axis="y")
     figure.suptitle("frameworks in orange, hand-written loops and primitives in grey", fontsize=9)

@@ -120,31 +120,29 @@ def _targets(results: page.Results) -> list[str]:
 
 def picture(found: dict[str, Any], file: Path) -> None:
     """The processor time of a round, by job."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from fedpoint.show.figures import INK, log_axis, new_figure, save, style
 
     results = page.Results(found)
     shown = [j for j in jobs.REAL if results.median("work", "fedpoint", j.name)]
-    figure, axes = pyplot.subplots(2, math.ceil(len(shown) / 2), figsize=(12, 6), layout="constrained", squeeze=False)
-    for ax in axes.ravel()[len(shown) :]:
+    columns = math.ceil(len(shown) / 2)
+    figure = new_figure(4 * columns, 6)
+    axes = figure.subplots(2, columns, squeeze=False).ravel()
+    for ax in axes[len(shown) :]:
         ax.set_visible(False)
-    for ax, job in zip(axes.ravel(), shown, strict=False):
+    for ax, job in zip(axes, shown, strict=False):
         work = {p: w for p in ("fedpoint", *PEERS) if (w := results.median("work", p, job.name))}
         names = sorted(work, key=lambda p: work[p])
-        colours = ["C0" if p == "fedpoint" else "C1" if PEERS[p].kind == "framework" else "0.7" for p in names]
         times = [1e3 * work[p] for p in names]
-        ax.scatter(times, range(len(names)), c=colours, s=60)
+        ax.scatter(times, range(len(names)), c=[page.colour(p) for p in names], s=50)
         for row, ms in enumerate(times):
-            ax.annotate(page.number(ms, 3), (ms, row), (8, 0), textcoords="offset points", va="center", fontsize=8)
-        ax.set_yticks(range(len(names)), ["fedpoint" if p == "fedpoint" else PEERS[p].title for p in names])
+            near = {"textcoords": "offset points", "va": "center", "fontsize": 8, "color": INK}
+            ax.annotate(page.number(ms, 3), (ms, row), (8, 0), **near)
+        style(ax, "processor time of a round, ms", title=textwrap.fill(job.title, 26))
+        log_axis(ax, 4)
+        ax.set_yticks(range(len(names)), [page.title(p) for p in names])
         ax.set_ylim(len(names) - 0.5, -0.5)
-        ax.set_xscale("log")
-        ax.set_xlim(0.3 * min(times), 8 * max(times))
-        ax.set_xlabel("processor time of a round, ms")
-        ax.set_title(textwrap.fill(job.title, 30), fontsize=10)
-        ax.spines[["top", "right"]].set_visible(False)
+        ends = math.log10(0.6 * min(times)), math.log10(2.5 * max(times))  # with room for the numbers
+        ax.set_xlim(10.0 ** math.floor(ends[0]), 10.0 ** math.ceil(ends[1]))
+        ax.grid(False, axis="y")
     figure.suptitle("frameworks in orange, hand-written loops in grey; further left is faster", fontsize=9)
-    figure.savefig(file, dpi=110)
-    pyplot.close(figure)
+    save(figure, file, dpi=110)

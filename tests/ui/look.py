@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from on_loopback import serving
 
 SCREENS = {
-    "averaging": 790,
+    "averaging": 840,
     "coupling": 1220,
     "local-steps": 790,
     "algorithms": 1130,

@@ -17,7 +17,8 @@ export class Playground {
     this.box = make("div", { class: "chart", id: "chart" });
     this.side = make("div");
     const controls = make("section", { class: "controls", "aria-label": "Sliders" }, ...about.controls.map((c) => this.control(c)));
-    controls.append(make("button", { type: "button", onclick: () => this.reset() }, "Reset"), linkButton());
+    const reset = make("button", { type: "button", onclick: () => this.reset() }, "Reset");
+    controls.append(make("p", { class: "buttons" }, reset, linkButton()));
     const right = make("section", { "aria-label": "What happens" }, this.side, this.box, downloads(this.box, () => this.chart), this.says, this.times);
     main.replaceChildren(
       make("h1", {}, about.title),
