@@ -136,6 +136,15 @@ def test_an_order_that_is_late_is_not_given_and_a_question_does_not_wait_for_eve
     assert heard == [("a", None)]
 
 
+def test_an_answer_that_is_not_of_bytes_holds_none():
+    """A site may encode any object; of a number, `bytes` would make as many zeros at the hub."""
+    desk, heard, _ = questions()
+    desk.asked(Message({"site": "a", module.NUMBER: 1, module.SAID: ANSWER}, 4))
+    desk.bring(Message({"site": "a"}, [1, 2]))
+    desk.asked(Message({"site": "a", module.NUMBER: 2, module.SAID: module.BROUGHT}, 4))
+    assert heard == [("a", b""), ("a", b"")]
+
+
 def test_a_site_gets_its_own_orders_only(monkeypatch):
     """Large ones too, and nobody who is not known gets any."""
     monkeypatch.setattr(module, "INLINE", 2)

@@ -30,6 +30,16 @@ PIECES = 600.0  # seconds in which a large message moves on
 Heard = Callable[[str, bytes | None], None]  # a site's answer; None: it has none to give
 
 
+def body(message: Message) -> bytes:
+    """What a message holds. Whoever sends it may have encoded any object, and `bytes` of a number is as many zeros.
+
+    >>> body(Message({}, b"yes")), body(Message({}, 10**15)), body(Message({}, None))
+    (b'yes', b'', b'')
+    """
+    held = message.payload
+    return bytes(held) if isinstance(held, bytes | bytearray | memoryview) else b""
+
+
 class Question(NamedTuple):
     """A site's question that waits for an order."""
 
@@ -102,7 +112,7 @@ class Desk:
             if said == LOST:
                 self.heard(site, None)
             elif said in (ANSWER, BROUGHT):
-                self.heard(site, bytes(message.payload or b"") if said == ANSWER else self.brought.pop(site, b""))
+                self.heard(site, body(message) if said == ANSWER else self.brought.pop(site, b""))
             self._serve(site)
             return None
 
@@ -112,7 +122,7 @@ class Desk:
         if site is None:
             return make_reply(ReturnCode.UNAUTHENTICATED)
         with self.lock:
-            self.brought[site] = bytes(message.payload or b"")
+            self.brought[site] = body(message)
         return make_reply(ReturnCode.OK, body=b"")
 
     def take(self, message: Message) -> Message:
@@ -169,7 +179,7 @@ class Line:
         )
         if reply.get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK:
             return None
-        order: bytes | None = bytes(reply.payload or b"")
+        order: bytes | None = body(reply)
         back = reply.get_header(SAID)
         if back == LARGE:
             back, order = ORDER, self._piecewise(TAKE, b"")
@@ -183,4 +193,4 @@ class Line:
             channel=CHANNEL, topic=topic, target=self.hub, request=Message({}, data), timeout=PIECES, optional=True
         )
         good = reply.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK
-        return bytes(reply.payload or b"") if good else None
+        return body(reply) if good else None

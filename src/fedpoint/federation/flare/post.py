@@ -28,6 +28,7 @@ from nvflare.private.fed.utils.identity_utils import IdentityVerifier
 
 from fedpoint.core.errors import FedpointError
 from fedpoint.federation.flare.kits import ROOT, Kit
+from fedpoint.federation.flare.line import body
 from fedpoint.federation.flare.names import BOARD, CHANNEL, KIT
 from fedpoint.federation.identity import certificates
 from fedpoint.federation.identity.board import Board
@@ -73,7 +74,7 @@ def say(cell: Any, said: Said) -> Heard:
         raise Refused
     if code != ReturnCode.OK:
         raise OSError(f"the server's board did not answer ({code})")
-    return Heard(**read_object(bytes(reply.payload)))  # type: ignore[typeddict-item]
+    return Heard(**read_object(body(reply)))  # type: ignore[typeddict-item]
 
 
 def answer(board: Board, text: bytes) -> Heard:
@@ -133,7 +134,7 @@ class BoardKeeper(FLComponent):
         assert self.board is not None
         before = self.board.revoked.number
         try:
-            found = answer(self.board, bytes(request.payload))
+            found = answer(self.board, body(request))
         except ValueError:
             return make_reply(ReturnCode.INVALID_REQUEST)
         if self.board.revoked.number != before:
