@@ -12,6 +12,7 @@ PLACE = ROOT / "build" / "peers"
 PLAIN = tuple(job.name for job in jobs.JOBS.values() if job not in jobs.REAL and job.method == "fedavg")
 NETWORKS = ("cnn", "transformer")
 PRIVATE = ("clipped", "private")
+LIVE = tuple(job.name for job in jobs.SITES)
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ PEERS = {
         Peer("pfl", "pfl", "framework", (TORCH, "pfl==0.6.0"),
              (*PLAIN, "scaffold", *NETWORKS, "loans", *PRIVATE), note="changes are averaged in single precision"),
         Peer("flower", "Flower", "framework", ("flwr[simulation]==1.41.0", TORCH),
-             ("streamed", "softmax", *NETWORKS, "loans", *PRIVATE), 5, 120.0,
+             ("streamed", "softmax", *NETWORKS, "loans", *PRIVATE, *LIVE), 5, 120.0,
              note="by Ray on two cores, clients in NumPy, or PyTorch (CNN and transformer)", many=True),
-        Peer("nvflare", "NVFlare", "framework", ("nvflare==2.9.0", TORCH), ("softmax", "scaffold"), 2, 200.0,
+        Peer("nvflare", "NVFlare", "framework", ("nvflare==2.9.0", TORCH), ("softmax", "scaffold", *LIVE), 2, 200.0,
              note="clients in NumPy; the simulator on two threads starts a process for a client's turn, asked or not; "
              "only those are simulated whom the two rounds ask", many=True),
         Peer("appfl", "APPFL", "framework", (TORCH, "appfl==1.12.0"), (), note="on the scoreboard only"),

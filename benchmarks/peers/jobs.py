@@ -11,6 +11,7 @@ import job_tables
 import numpy as np
 
 import fedpoint as fp
+from fedpoint.config.problems import build
 
 SPREAD, NOISE = 0.1, 0.01
 KINDS = {
@@ -29,7 +30,7 @@ class Job:
 
     data: "streamed" or "stored" (linear regression in `size` dimensions), or a table: "digits" (softmax regression),
     "network" (one hidden layer of `size`), "images" (McMahan's CNN), "text" (a transformer), "loans" (logistic
-    regression). steps: local steps of batch 1, or epochs of `batch` of a table.
+    regression); or "sites" (as "stored", and every agent is a site with processes of its own). steps: local steps of batch 1, or epochs of `batch` of a table.
     clip, noise: of an agent's change its greatest length, and the noise's deviation in the sum of those heard, over
     that length. top: the part of a change's numbers that is sent.
     rounds: as many are drawn; seconds: for so long a peer is measured.
@@ -56,6 +57,16 @@ class Job:
     def kind(self) -> str:
         return KINDS.get(self.data, "linear")
 
+    @property
+    def live(self) -> bool:
+        """Everybody is a site of a real federation, on loopback."""
+        return self.data == "sites"
+
+    @property
+    def study_problem(self) -> dict[str, Any]:
+        """The rows of a live job, as a study asks for them: each site makes its own."""
+        return {"kind": "least_squares", "agents": self.agents, "rows": 20, "dim": self.size, "mean": True, "batch": 1}
+
     @cached_property
     def table(self) -> job_tables.Table:
         return self.rows or job_tables.table(self.data, self.agents)
@@ -66,6 +77,8 @@ class Job:
             return fp.problems.LinearStream.sample(
                 agents=self.agents, dim=self.size, spread=SPREAD, noise=NOISE, seed=0
             )
+        if self.live:
+            return build(self.study_problem)
         if self.data == "stored":
             return _stored(self.agents, self.size)
         X, y, groups = self.table
@@ -143,6 +156,10 @@ STEPS = tuple(
     replace(FEW, name=f"steps-{e}", title=f"E = {e}", data="stored", steps=e, rounds=60) for e in (1, 10, 100)
 )
 DIGITS = replace(MAIN[2], seconds=2.0)
+SITES = tuple(
+    Job(f"sites-{k}", f"a federation of {k} sites", "sites", agents=k, step=0.05, rounds=rounds)
+    for k, rounds in ((3, 30), (20, 15))
+)
 REAL = (
     Job("cnn", "McMahan's CNN on images", "images", agents=30, participants=5, step=0.005, batch=20, rounds=6,
         seconds=5.0),
@@ -153,6 +170,7 @@ REAL = (
     replace(DIGITS, name="private", title="softmax on digits, private (DP-FedAvg)", clip=1.0, noise=0.3),
     replace(DIGITS, name="compressed", title="softmax on digits, a tenth of a change is sent", data="noisy digits",
             top=0.1),
+    *SITES,
 )  # fmt: skip
 JOBS = {job.name: job for job in (*MAIN, *AGENTS, *SIZES, *STEPS, *REAL)}
 
