@@ -11,10 +11,13 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+SHAPE = ("1000000", "50", "30")  # rows, sites, columns
 
 
 def table_of(rows: int, sites: int, columns: int) -> pd.DataFrame:
@@ -63,23 +66,31 @@ def fit_with(which: str, formula: str, table: pd.DataFrame) -> tuple[list[float]
     return pooled.params.tolist(), pooled.bse.tolist()
 
 
+def compared(
+    shape: Sequence[str] = SHAPE, python: str = sys.executable, limit: float = 900.0
+) -> dict[str, dict[str, float]]:
+    """Both, one after the other: seconds of processor time, memory in tables, and how far the fits are apart."""
+    found = {}
+    for which in ("fedpoint", "statsmodels"):
+        command = [python, __file__, which, *shape]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=limit)
+        found[which] = json.loads(done.stdout.strip().splitlines()[-1])
+    ours, theirs = found["fedpoint"], found["statsmodels"]
+    apart = {what: float(np.abs(np.subtract(ours.pop(what), theirs.pop(what))).max()) for what in ("params", "errors")}
+    return {**found, "apart": apart}
+
+
 def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] in ("fedpoint", "statsmodels"):
         print(json.dumps(one(sys.argv[1], *map(int, sys.argv[2:5]))))
         return
-    shape = sys.argv[1:4] or ["1000000", "50", "30"]
-    found = {}
+    found = compared(sys.argv[1:4] or SHAPE)
     for which in ("fedpoint", "statsmodels"):
-        done = subprocess.run([sys.executable, __file__, which, *shape], capture_output=True, text=True, check=True)
-        found[which] = json.loads(done.stdout.strip().splitlines()[-1])
-        own = found[which]
-        print(
-            f"{which:12} {own['seconds']:8.1f} s of processor time, {own['memory']:5.2f} times the table's memory more"
-        )
-    ours, theirs = found["fedpoint"], found["statsmodels"]
-    for what in ("params", "errors"):
-        print(f"largest difference of {what}: {np.abs(np.subtract(ours[what], theirs[what])).max():.1e}")
-    print(f"processor time: {ours['seconds'] / theirs['seconds']:.2f} of statsmodels'")
+        seconds, tables = found[which]["seconds"], found[which]["memory"]
+        print(f"{which:12} {seconds:8.1f} s of processor time, {tables:5.2f} times the table's memory more")
+    for what, difference in found["apart"].items():
+        print(f"largest difference of {what}: {difference:.1e}")
+    print(f"processor time: {found['fedpoint']['seconds'] / found['statsmodels']['seconds']:.2f} of statsmodels'")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
 import catalogue
 import draws
 import environments
@@ -28,11 +30,13 @@ import numpy as np
 import page
 import processes
 import real_page
+import regressions
 from catalogue import PEERS, PLACE, Peer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 HERE = Path(__file__).resolve().parent
+POOLED = "pooled"  # the regression beside statsmodels
 OWN = 180.0  # seconds for fedpoint at one job
 LIVE = 240.0  # for a federation of real sites, whoever makes it
 AGAIN, AGAIN_SCALED = 4, 2  # times that what decides a target is measured after the first time, in turn
@@ -94,6 +98,7 @@ class Measurement:
         self.real = [job for job in jobs.REAL if job.name in chosen]
         others = (*jobs.MAIN, *jobs.REAL)
         self.scaling = [job for job in jobs.JOBS.values() if job not in others and job.name in chosen]
+        self.pooled = POOLED in chosen
         self.pythons: dict[str, Path] = {}
         self.found: dict[str, Any] = {
             "machine": machine(),
@@ -135,6 +140,10 @@ class Measurement:
             for job in self.scaling:
                 self._scaled(job, step)
             self._decide(step)
+        if self.pooled:
+            self.console.log("regression: fedpoint and statsmodels")
+            self.found["pooled"] = regressions.compared(python=str(self.own))
+            self._save()
         return self.found
 
     def _save(self) -> None:
@@ -182,6 +191,8 @@ class Measurement:
 
     @staticmethod
     def _again(job: jobs.Job) -> int:
+        if job.live:
+            return 0
         return AGAIN if job.name in page.TARGETS else AGAIN_SCALED if job.name in real_page.TARGETS else 0
 
     def _in_turn(self, times: int, pairs: list[tuple[str, jobs.Job]], step: Any) -> None:
@@ -222,7 +233,7 @@ def machine() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peers", help=f"only these, by commas: {', '.join(PEERS)}")
-    parser.add_argument("--jobs", help=f"only these, by commas: real (all of them), {', '.join(jobs.JOBS)}")
+    parser.add_argument("--jobs", help=f"only these, by commas: real (all of them), {', '.join(jobs.JOBS)}, {POOLED}")
     parser.add_argument("--here", action="store_true", help="fedpoint as this Python has it, not installed afresh")
     parser.add_argument("--json", type=Path, help="the figures, also into this file")
     parser.add_argument("--page", action="store_true", help="write the pages again, from build/peers/results.json")
@@ -232,10 +243,10 @@ def main() -> int:
         return 0
     real = [job.name for job in jobs.REAL]
     peers = options.peers.split(",") if options.peers else list(PEERS)
-    named = options.jobs.split(",") if options.jobs else list(jobs.JOBS)
-    chosen = [job for name in named for job in (real if name == "real" else [name])]
+    named = options.jobs.split(",") if options.jobs else [*jobs.JOBS, POOLED]
+    chosen = [job for name in named for job in ([*real, POOLED] if name == "real" else [name])]
     unknown = [f"no peer {p!r}" for p in peers if p not in PEERS] + [
-        f"no job {j!r}" for j in chosen if j not in jobs.JOBS
+        f"no job {j!r}" for j in chosen if j not in jobs.JOBS and j != POOLED
     ]
     if unknown:
         parser.error("; ".join(unknown))

@@ -35,5 +35,7 @@ def install_fedpoint() -> tuple[Path, str]:
     """From its package too: what others have to load, and what they do not, is the same for all."""
     root, needs = str(catalogue.ROOT), ("pyproject.toml", "constraints.txt")
     made_from = "\n".join((catalogue.ROOT / name).read_text() for name in needs)
-    python, error = install("fedpoint", ("-c", str(catalogue.ROOT / "constraints.txt"), root), made_from)
+    python, error = install(
+        "fedpoint", ("-c", str(catalogue.ROOT / "constraints.txt"), f"{root}[federation]", "statsmodels"), made_from
+    )
     return python, error or pip(python, "--no-deps", "--force-reinstall", root)  # its source may be another by now

@@ -3,12 +3,13 @@
 from importlib.metadata import version
 
 from common import Clock, Job, flatten, local_steps, report
-from flwr.app import ArrayRecord, MetricRecord, RecordDict, Message
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-client, server = ClientApp(), ServerApp()
+client = ClientApp()
+server = ServerApp()  # each in a line of its own: Flower looks for them in the text
 
 
 class Timed(FedAvg):

@@ -1,7 +1,9 @@
 """A federation on Flower: a SuperLink and SuperNodes as processes on loopback, insecure, and an app that is run there."""
 
+import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,12 @@ insecure = true
 """
 
 
+def listens(port):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
 def main(folder, rounds):
     job = Job(folder)
     with tempfile.TemporaryDirectory(prefix="sites-", ignore_cleanup_errors=True) as place:
@@ -59,8 +67,10 @@ def main(folder, rounds):
                 link = ("--insecure", "--superlink", "127.0.0.1:8000", "--port", str(9094 + k))
                 started.append(start("flower-supernode", *link, "--node-config", f"agent={k}"))
             end, report = time.time() + WAIT, Path(os.environ["PEER_OUT"]) / "report.json"
-            while start("flwr", "run", str(app), "here").wait() and time.time() < end:  # until the SuperLink listens
-                time.sleep(0.5)
+            while not listens(8000) and time.time() < end:
+                time.sleep(0.1)
+            if start("flwr", "run", str(app), "here").wait(WAIT):
+                sys.exit("RuntimeError: flwr run does not take the app")
             while not report.exists() and time.time() < end:
                 time.sleep(0.1)
         finally:
