@@ -165,7 +165,7 @@ class Measurement:
 
     def _peer(self, name: str, job: jobs.Job) -> dict[str, Any]:
         if job.live:
-            return measure(self.pythons[name], name, job, LIVE, str(job.rounds))
+            return measure(self.pythons[name], name, job, LIVE, str(PEERS[name].live or job.rounds))
         told = () if PEERS[name].rounds is None else (str(PEERS[name].rounds),)
         return measure(self.pythons[name], name, job, PEERS[name].limit, *told)
 

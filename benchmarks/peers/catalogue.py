@@ -33,6 +33,7 @@ class Peer:
     environment: str | None = None
     note: str = ""
     many: bool = False  # works in several processes
+    live: int | None = None  # rounds of a federation of real sites, where fewer than the job's are enough
 
 
 TORCH = "torch==2.13.0"
@@ -50,7 +51,7 @@ PEERS = {
              (*PLAIN, "scaffold", *NETWORKS, "loans", *PRIVATE), note="changes are averaged in single precision"),
         Peer("flower", "Flower", "framework", ("flwr[simulation]==1.41.0", TORCH),
              ("streamed", "softmax", *NETWORKS, "loans", *PRIVATE, *LIVE), 5, 120.0,
-             note="by Ray on two cores, clients in NumPy, or PyTorch (CNN and transformer)", many=True),
+             note="by Ray on two cores, clients in NumPy, or PyTorch (CNN and transformer)", many=True, live=5),
         Peer("nvflare", "NVFlare", "framework", ("nvflare==2.9.0", TORCH), ("softmax", "scaffold", *LIVE), 2, 200.0,
              note="clients in NumPy; the simulator on two threads starts a process for a client's turn, asked or not; "
              "only those are simulated whom the two rounds ask", many=True),

@@ -30,7 +30,8 @@ class Job:
 
     data: "streamed" or "stored" (linear regression in `size` dimensions), or a table: "digits" (softmax regression),
     "network" (one hidden layer of `size`), "images" (McMahan's CNN), "text" (a transformer), "loans" (logistic
-    regression); or "sites" (as "stored", and every agent is a site with processes of its own). steps: local steps of batch 1, or epochs of `batch` of a table.
+    regression); or "sites" (as "stored", and every agent is a site with processes of its own).
+    steps: local steps of batch 1, or epochs of `batch` of a table.
     clip, noise: of an agent's change its greatest length, and the noise's deviation in the sum of those heard, over
     that length. top: the part of a change's numbers that is sent.
     rounds: as many are drawn; seconds: for so long a peer is measured.

@@ -87,8 +87,8 @@ def _pooled(figures: dict[str, dict[str, float]]) -> list[str]:
     lines = [
         "## Logistic regression of all rows, beside statsmodels",
         "",
-        "A million rows and 30 columns at 50 sites (`python benchmarks/regressions.py`): `fp.glm` sums what sites send, "
-        "statsmodels' GLM has all rows in one table. Memory: the most beyond the table, in tables.",
+        "A million rows and 30 columns at 50 sites (`python benchmarks/regressions.py`): `fp.glm` sums what sites "
+        "send, statsmodels' GLM has all rows in one table. Memory: the most beyond the table, in tables.",
         "",
         "| | processor s | memory, tables |",
         "|---|---:|---:|",

@@ -1,4 +1,7 @@
-"""A federation on Flower: a SuperLink and SuperNodes as processes on loopback, insecure, and an app that is run there."""
+"""A federation on Flower: a SuperLink and SuperNodes as processes on loopback, insecure, and an app.
+
+Its processes need a quiet machine: a client's task is dropped when the process for it starts too slowly.
+"""
 
 import contextlib
 import os

@@ -14,7 +14,7 @@ from common import Job  # noqa: E402
 from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner  # noqa: E402
 
 
-def main(folder, rounds, threads=os.cpu_count()):
+def main(folder, rounds, threads=None):
     job = Job(folder)
     controller, trains = ("ToldScaffold", "ScaffoldTrainer") if job.method == "scaffold" else ("ToldFedAvg", "Trainer")
     told = {"id": "told", "path": f"nvflare_parts.{controller}", "args": {"folder": folder, "rounds": int(rounds)}}
@@ -34,7 +34,9 @@ def main(folder, rounds, threads=os.cpu_count()):
         (local / "resources.json").write_text(json.dumps(allowed))
         asked = sorted({k for r in range(int(rounds)) for k in job.participants(r)})
         clients = ",".join(f"site-{k + 1}" for k in asked)  # every client of a simulation gets turns, asked or not
-        runner = SimulatorRunner(str(config.parents[1]), f"{place}/work", clients=clients, threads=threads)
+        runner = SimulatorRunner(
+            str(config.parents[1]), f"{place}/work", clients=clients, threads=threads or os.cpu_count()
+        )
         sys.exit(runner.run())
 
 

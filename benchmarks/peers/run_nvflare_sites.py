@@ -1,4 +1,4 @@
-"""A federation on NVFlare: its simulator with a thread for every client gives each a process that stays, on loopback."""
+"""A federation on NVFlare: its simulator with a thread for every client gives each a process that stays."""
 
 import sys
 
