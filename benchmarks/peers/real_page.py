@@ -152,8 +152,8 @@ def _targets(results: page.Results) -> list[str]:
             lines.append(f"| {what} | {page.number(value, 3)} | >= {page.number(TARGETS[job.name])} | {verdict} |")
     if pooled := results.found.get("pooled"):
         part, apart = pooled["fedpoint"]["seconds"] / pooled["statsmodels"]["seconds"], pooled["apart"]["params"]
-        whats = ("part of statsmodels' processor time", "coefficients apart")
-        for what, value, most in zip(whats, (part, apart), POOLED, strict=True):
+        said = ("part of statsmodels' processor time", "coefficients apart")
+        for what, value, most in zip(said, (part, apart), POOLED, strict=True):
             verdict = "met" if value <= most else "missed"
             lines.append(f"| pooled regression: {what} | {value:.2g} | <= {most:g} | {verdict} |")
     return lines
