@@ -40,5 +40,5 @@ def test_bad_calls():
     for channels, said in ((fp.channel.RandK(0.5), "must be a list"), ([], "is empty")):
         with pytest.raises(fp.FedpointError, match=said):
             fp.price(fp.FedAvg(step=0.1), QUAD, channels=channels, rounds=3)
-    with pytest.raises(fp.FedpointError, match="2 at least"):
+    with pytest.raises(fp.FedpointError, match="or at least 2: one run has no standard error"):
         fp.price(fp.FedAvg(step=0.1), QUAD, channels=[None], rounds=3, runs=1)

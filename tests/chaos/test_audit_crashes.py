@@ -29,7 +29,7 @@ def test_a_death_at_every_step_on_disk(power, tmp_path):
         for number in range(3):
             answered += [made.append({"asked": {"round": number}})]
     pictures = photos.photographs()
-    assert len(pictures) == len(sent) > 2 * 3
+    assert len(pictures) == len(sent) > 3  # at least one of each answer's line on its way
     for picture, left in zip(pictures, sent, strict=True):
         seals = []
         examine(picture, FIRST, lambda entry, sha256: seals.append(sha256))  # noqa: B023

@@ -46,7 +46,7 @@ def test_the_limit_of_fednova_with_few_participants(agents, count):
     f = fp.forecast(fp.FedNova(STEP, lengths), problem, participation=count)
     expected = limit_over_subsets(h, e, p, lengths, count)
     assert f.limit[0] == pytest.approx(expected, abs=1e-12) and f.exact and f.limit_error == 0
-    assert any(f"all {math.comb(agents, count)} lineups" in note for note in f.notes)
+    assert any(f"all {math.comb(agents, count)} sets of participants" in note for note in f.notes)
     # With everyone's mean length instead it ends elsewhere, which is what makes this a test.
     fixed = fp.forecast(fp.FedNova(STEP, lengths, effective=float(p @ lengths)), problem, participation=count)
     assert abs(fixed.limit[0] - expected) > 1e-3

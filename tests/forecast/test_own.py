@@ -78,7 +78,7 @@ def test_the_sampled_floor_is_the_exact_one_and_the_runs():
     assert f.rate == pytest.approx(exact.rate, rel=1e-12)
     assert abs(f.variance - exact.variance) < 4 * f.standard_error < 0.5 * exact.variance
     assert f.rate_ms == pytest.approx(exact.rate_ms, rel=0.1)
-    assert any("standard error" in note for note in f.notes) and "+-" in f.text()
+    assert any("standard error" in note for note in f.notes) and "±" in f.text()
     told = fp.forecast(Mine(0.15), problem, participation=2, floor="exact")
     assert told.variance == pytest.approx(exact.variance, rel=1e-9)
     seen, se = floor_of(Mine(0.15), problem, 2)

@@ -238,7 +238,7 @@ def test_weights_above_one_are_refused_with_the_advice():
     ("make", "words"),
     [
         (lambda: fp.Waiting(1.0), "clock must be a Clock; got 1.0"),
-        (lambda: fp.Waiting(CLOCK, dropout=0.1), "would wait forever: give deadline="),
+        (lambda: fp.Waiting(CLOCK, dropout=0.1), "would wait forever for an answer that never comes: give deadline="),
         (lambda: fp.Waiting(CLOCK, deadline=0.0), "deadline must be above 0"),
         (lambda: fp.Waiting(CLOCK, keep=0), "keep must be a whole number, at least 1"),
         (lambda: fp.Arrivals(CLOCK, buffer=0), "buffer must be a whole number, at least 1"),

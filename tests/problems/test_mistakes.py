@@ -108,7 +108,7 @@ MISTAKES = {
     "negative spread": (lambda: LinearStream.sample(spread=-1), "spread must be a number, at least 0; got -1"),
     "no dimension": (lambda: LinearStream.sample(dim=0), "dim must be a whole number, at least 1; got 0"),
     "negative ridge": (lambda: Logistic(X, Y, ridge=-0.1), "ridge must be a number, at least 0; got -0.1"),
-    "one class": (lambda: Logistic(X, np.ones(23)), "one class only .*nothing to tell apart"),
+    "one class": (lambda: Logistic(X, np.ones(23)), r"one class only \(1\.0\): a classifier needs at least two"),
     # Sampling.
     "batch of nothing": (lambda: Logistic(X, Y, batch=0), "batch must be a whole number of rows, at least 1"),
     "half a row": (lambda: LeastSquares(A, B, batch=1.5), "batch must be a whole number"),

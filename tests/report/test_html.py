@@ -103,7 +103,7 @@ def test_a_plan_shows_choices_and_what_is_excluded():
     plan = SimpleNamespace(
         choices=[choice], excluded=[SimpleNamespace(method=BAD, reason=BAD)], notes=["in expectation"], budget=None,
         minimise="communication", measure="error", target=0.02, problem=SimpleNamespace(agents=3), affordable=None,
-        measured=[], missed=[], confidence=None, unseen=[], seconds=None, privacy=None, advice="",
+        measured=[], missed=[], confidence=None, unseen=[], seconds=None, privacy=None, advice="", what="E|w - w*|^2",
     )  # fmt: skip
     html = checked(plan_html(plan))
     assert "FedAvg" in html and "100k" in html and "1 excluded" in html and "in expectation" in html

@@ -217,7 +217,7 @@ def check_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The classes, sorted, and each row's number among them."""
     classes, label = np.unique(y, return_inverse=True)
     if len(classes) < 2:
-        raise FedpointError(f"y holds one class only ({classes[0]!r}): a classifier needs at least two")
+        raise FedpointError(f"y holds one class only ({classes.tolist()[0]!r}): a classifier needs at least two")
     return classes, label.ravel()
 
 

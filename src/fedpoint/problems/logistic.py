@@ -124,7 +124,7 @@ class Logistic(RowsProblem):
         given = ("y", y) if classes is None else ("classes", array_of("classes", classes))
         self.classes = told_apart(*given)[0]
         if len(self.classes) < 2:
-            only = f"one class only ({self.classes[0]!r})" if len(self.classes) else "no class"
+            only = f"one class only ({self.classes.tolist()[0]!r})" if len(self.classes) else "no class"
             raise FedpointError(f"{given[0]} holds {only}: a classifier needs at least two")
         if classes is not None and not np.isin(y, self.classes).all():
             raise FedpointError("y holds labels that are not among the classes")

@@ -170,6 +170,7 @@ def baselines(
         neighbours: how many agents each one is joined to, where no network is given.
         folds: of the validation, where no rows are named for it.
 
+    >>> import fedpoint as fp
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> X, bank = rng.normal(size=(200, 3)), np.repeat(["a", "b", "c", "d"], 50)

@@ -313,7 +313,7 @@ def _target(y: np.ndarray, task: str | None) -> tuple[int, np.ndarray]:
             raise FedpointError(f"y holds {y.dtype}, not numbers: regression needs numbers")
         return 0, y.astype(float)
     if len(classes) < 2:
-        raise FedpointError(f"y holds one class only ({classes[0]!r}): a classifier needs at least two")
+        raise FedpointError(f"y holds one class only ({classes.tolist()[0]!r}): a classifier needs at least two")
     if len(classes) > len(y) / 2:
         raise FedpointError(f"y holds {len(classes)} classes in {len(y)} rows: are they names, not classes?")
     return len(classes), label
