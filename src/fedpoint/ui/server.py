@@ -156,7 +156,8 @@ class Page:
 
     async def _run(self, request: Request) -> Response:
         name = self._named(request)
-        return as_json(await asyncio.to_thread(self._curves, name))
+        run = await asyncio.to_thread(self._curves, name)
+        return as_json({**run, "stoppable": name in self.starter.running()})
 
     async def _compare(self, request: Request) -> Response:
         """Some runs beside each other."""
