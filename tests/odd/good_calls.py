@@ -382,6 +382,7 @@ def verbs() -> Table:
             fp.data.Spread,
             {"agents": ("0", "1"), "classes": ("a",), "counts": np.ones((2, 1), int)},
         ),
+        "fp.data.on_disk": lambda: (fp.data.on_disk, {"source": [(np.zeros(2), 1), (np.ones(2), 0)]}),
         "fp.data.contiguity": lambda: (fp.data.contiguity, {}),
         "fp.data.produc": lambda: (fp.data.produc, {}),
         "fp.data.digits": lambda: (fp.data.digits, {}),

@@ -62,6 +62,7 @@ LEFT_OUT: dict[str, tuple[str, ...]] = {
             "Problem.solution",
         ),
         *("LinearFields.objective", "LinearFields.losses"),  # which refuse
+        *("StoredRows", "StoredRows.read", "StoredRows.checked", "StoredRows.fingerprint", "StoredRows.in_program"),
     ),
     RETURNED: (
         *(
