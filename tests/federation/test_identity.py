@@ -161,6 +161,18 @@ def test_no_certificate_outlives_its_authority(project):
     assert made.not_valid_after_utc == project.root.not_valid_after_utc
 
 
+@pytest.mark.parametrize(
+    ("role", "purpose"), [("server", "serverAuth"), ("lead", "clientAuth"), ("site", "clientAuth")]
+)
+def test_a_certificate_serves_one_end_of_a_connection(role, purpose, project):
+    """Nobody who may join can stand in for the server."""
+    from cryptography import x509
+
+    made = project.authority.certify(project.key.public_key(), "north", role, when=TODAY)
+    usage = made.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert [one._name for one in usage] == [purpose]
+
+
 def test_requests_prove_that_their_maker_has_the_key(key):
     made = certificates.request(key, "north")
     name, public = certificates.read_request(made)
