@@ -1,5 +1,6 @@
 """Stored rows: very different counts, blocks, orders, and every way to sample them."""
 
+import tracemalloc
 from dataclasses import replace
 
 import jax
@@ -326,3 +327,18 @@ def test_floats_of_single_precision_are_kept_where_asked():
     assert problem.start().dtype == np.float32 and jax.tree.leaves(problem.common.rows)[0].dtype == np.float32
     exact = fp.problems.Logistic(X, y, groups=groups).solution()
     np.testing.assert_allclose(problem.solution(), exact, rtol=1e-5)
+
+
+def test_constants_of_a_wide_table_need_no_square_of_its_columns():
+    """A million columns would make a matrix of terabytes: the largest eigenvalue is that of the few rows' products."""
+    d, rng = 1500, np.random.default_rng(0)
+    X = rng.normal(size=(12, d)) / np.sqrt(d)
+    problem = fp.problems.Logistic(X, np.arange(12) % 2, groups=np.arange(12) // 4, ridge=0.3)
+    tracemalloc.start()
+    found = problem.constants()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < d * d * 8 / 2
+    largest = [np.linalg.svd(x, compute_uv=False)[0] ** 2 / 4 for x in np.split(X, 3)]
+    assert found.delta_k == pytest.approx(0.25 * np.array(largest) + 0.3, rel=1e-12)
+    assert found.delta == pytest.approx(0.25 * np.linalg.svd(X, compute_uv=False)[0] ** 2 / 12 + 0.3, rel=1e-12)

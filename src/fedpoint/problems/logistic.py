@@ -257,9 +257,8 @@ class Logistic(RowsProblem):
         """
         curvature = 0.25 if len(self.classes) == 2 else 0.5
         parts = self.split_rows(self.X)
-        top = np.array([np.linalg.norm(x.T @ x / len(x), 2) for x in parts])
+        top = np.array([_largest_square(x) / len(x) for x in parts])
         delta_k = curvature * top + self.ridge
-        H = (self.X * self.row_weights()[:, None]).T @ self.X
         w, local = self.solution(), self.local_solutions()
         beta2: np.ndarray = np.zeros(self.agents)
         sigma2: np.ndarray | None = np.zeros(self.agents)
@@ -282,7 +281,7 @@ class Logistic(RowsProblem):
                 sigma2 = 2 * np.array(own) / self.smallest_batches()
         return Constants(
             nu=self.ridge or None,
-            delta=float(curvature * np.linalg.norm(H, 2) + self.ridge),
+            delta=curvature * _largest_square(self.X * np.sqrt(self.row_weights())[:, None]) + self.ridge,
             nu_k=np.full(self.agents, self.ridge),
             delta_k=delta_k,
             beta2_k=beta2,
@@ -293,6 +292,12 @@ class Logistic(RowsProblem):
 
     def _loss_of(self, k: int, w: np.ndarray) -> float:
         return float(self.losses(w)[k])
+
+
+def _largest_square(x: np.ndarray) -> float:
+    """The largest eigenvalue of x'x, from the smaller of x'x and x x': there may be a million columns."""
+    small = x @ x.T if len(x) < x.shape[1] else x.T @ x
+    return float(np.linalg.norm(small, 2))
 
 
 def _precision(dtype: DTypeLike) -> np.dtype:
