@@ -77,7 +77,8 @@ def compared(
         found[which] = json.loads(done.stdout.strip().splitlines()[-1])
     ours, theirs = found["fedpoint"], found["statsmodels"]
     apart = {what: float(np.abs(np.subtract(ours.pop(what), theirs.pop(what))).max()) for what in ("params", "errors")}
-    return {**found, "apart": apart}
+    made = dict(zip(("rows", "sites", "columns"), map(int, shape), strict=True))
+    return {**found, "apart": apart, "shape": made}
 
 
 def main() -> None:

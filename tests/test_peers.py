@@ -113,7 +113,8 @@ def test_a_federation_is_held_to_seconds_beside_nvflare_and_a_regression_to_stat
         _run("flower", "sites-3", 0.2, wire=5e3, work=0.01),
     ]
     pooled = {"fedpoint": {"seconds": 30.0, "memory": 1.0}, "statsmodels": {"seconds": 10.0, "memory": 2.0}}
-    text = real_page.text({**FOUND, "runs": runs, "pooled": {**pooled, "apart": {"params": 1e-12, "errors": 1e-3}}})
+    pooled |= {"apart": {"params": 1e-12, "errors": 1e-3}, "shape": {"rows": 1000, "sites": 5, "columns": 2}}
+    text = real_page.text({**FOUND, "runs": runs, "pooled": pooled})
     assert "3 sites: times as fast as NVFlare by seconds | 4 | >= 3 | met |" in text
     assert "part of statsmodels' processor time | 3 | <= 2 | missed |" in text
     assert "coefficients apart | 1e-12 | <= 1e-08 | met |" in text

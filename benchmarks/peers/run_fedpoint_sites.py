@@ -8,7 +8,7 @@ import numpy as np
 from common import Clock, report
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-WAIT = 200.0  # seconds for a study to begin and to end
+WAIT = 380.0  # seconds for a study to begin and to end
 
 
 def main(folder: str) -> None:

@@ -17,7 +17,7 @@ from common import Job
 
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
-WAIT = 220.0  # seconds for the run to end
+WAIT = 380.0  # seconds for the run to end
 APP = """[project]
 name = "sites"
 version = "1.0.0"
