@@ -47,7 +47,6 @@ def attacked(tmp_path, monkeypatch):
         live.start("server")
     live.start("south")
     command = [sys.executable, "-m", "fedpoint", "federate", "site", str(live.kits["north"].folder)]
-    command += ["--data", str(files["north"]), "--yes"]
     screen = (tmp_path / "screen.txt").open("wb")
     site = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=screen, stderr=screen)
     yield live, found, site, tmp_path / "screen.txt", command
@@ -78,7 +77,7 @@ def test_every_order_that_the_study_forbids_is_refused_over_the_real_transport(a
     assert all(not line["left"]["arrays"] for line in lines if "failure" in line["left"]["says"])
     text = screen.read_text()
     assert "refused: round 999 was asked for, but the study has 3 rounds (rounds = 3)" in text
-    assert "north has stopped itself: 3 orders in a row were refused" in text
+    assert "north has stopped itself in trial.1: 3 orders in a row were refused" in text
     again = subprocess.run(command, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
     assert again.returncode == 2
     assert "--lift-stop" in again.stderr
