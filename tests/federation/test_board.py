@@ -4,6 +4,7 @@ import datetime
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -255,6 +256,20 @@ def test_revocations_only_grow_and_only_the_leader_s_count(trial, server):
     with pytest.raises(NotTrusted, match="does not lead the project"):
         server.post("revocations", forged.data)
     assert dict(server.revoked.names) == {"1": "a", "2": "b"}
+
+
+def test_a_revocation_puts_out_whom_it_names_and_not_who_has_come_back_since(trial, server):
+    """South lost its key, has a new certificate, and is connected with it; then north is revoked."""
+    post, own = pytest.importorskip("fedpoint.federation.flare.post"), trial.kits["admin"]
+    keeper, clients = post.BoardKeeper(), {f"token of {site}": SimpleNamespace(name=site) for site in SITES}
+    manager = SimpleNamespace(clients=clients)
+    keeper.server, keeper.board = SimpleNamespace(client_manager=manager, logout_client=clients.pop), server
+    first = server.revoked.and_also({"1": "south"}, own.key, own.certificate)
+    server.post("revocations", first.data)
+    second = first.and_also({"2": "north"}, own.key, own.certificate)
+    keeper._asked(SimpleNamespace(payload=json.dumps({"post": [["revocations", second.data.decode()]]}).encode()))
+    assert server.revoked.number == 2
+    assert list(clients) == ["token of south"]
 
 
 def test_a_request_in_another_s_name_is_refused(trial, tmp_path):

@@ -132,19 +132,18 @@ class BoardKeeper(FLComponent):
 
     def _asked(self, request: Message) -> Message:
         assert self.board is not None
-        before = self.board.revoked.number
+        before = self.board.revoked
         try:
             found = answer(self.board, body(request))
         except ValueError:
             return make_reply(ReturnCode.INVALID_REQUEST)
-        if self.board.revoked.number != before:
-            self._put_out()
+        self._put_out(self.board.revoked.since(before))
         return make_reply(ReturnCode.OK, body=json.dumps(found).encode())
 
-    def _put_out(self) -> None:
-        """Whose certificate was revoked is not connected any more."""
+    def _put_out(self, names: set[str]) -> None:
+        """Whose certificate was revoked now is not connected any more. Others once had one revoked, and have another:
+        they stay."""
         clients = self.server.client_manager.clients
-        names = set(self.board.revoked.names.values()) if self.board is not None else set()
         for token in [token for token, client in list(clients.items()) if client.name in names]:
             self.server.logout_client(token)
 

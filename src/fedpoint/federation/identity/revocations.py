@@ -35,6 +35,14 @@ class Revocations:
     def holds(self, certificate: x509.Certificate) -> bool:
         return serial(certificate) in self.names
 
+    def since(self, before: Revocations) -> set[str]:
+        """Of whom certificates were revoked since an earlier list.
+
+        >>> sorted(Revocations(2, {"1": "south", "2": "north"}).since(Revocations(1, {"1": "south"})))
+        ['north']
+        """
+        return {name for one, name in self.names.items() if one not in before.names}
+
     def check(self, certificate: x509.Certificate) -> None:
         if self.holds(certificate):
             raise NotTrusted(f"the certificate of {certificates.name_of(certificate)} was revoked")
