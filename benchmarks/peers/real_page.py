@@ -87,8 +87,8 @@ def _pooled(figures: dict[str, dict[str, float]]) -> list[str]:
     lines = [
         "## Logistic regression of all rows, beside statsmodels",
         "",
-        "{rows:,} rows and {columns} columns at {sites} sites (`python benchmarks/regressions.py`): `fp.glm` sums what "
-        "sites send, statsmodels' GLM has all rows in one table. Memory: the most beyond the table, in tables.".format(
+        "{rows:,} rows and {columns} columns at {sites} sites (`python benchmarks/regressions.py {rows} {sites} "
+        "{columns}`): `fp.glm` sums what sites send, statsmodels' GLM has all rows in one table. Memory: the most beyond the table, in tables.".format(
             **figures["shape"]
         ),
         "",
