@@ -88,9 +88,8 @@ def _pooled(figures: dict[str, dict[str, float]]) -> list[str]:
         "## Logistic regression of all rows, beside statsmodels",
         "",
         "{rows:,} rows and {columns} columns at {sites} sites (`python benchmarks/regressions.py {rows} {sites} "
-        "{columns}`): `fp.glm` sums what sites send, statsmodels' GLM has all rows in one table. Memory: the most beyond the table, in tables.".format(
-            **figures["shape"]
-        ),
+        "{columns}`): `fp.glm` sums what sites send, statsmodels' GLM has all rows in one table. "
+        "Memory: the most beyond the table, in tables.".format(**figures["shape"]),
         "",
         "| | processor s | memory, tables |",
         "|---|---:|---:|",
