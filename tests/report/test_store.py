@@ -1,5 +1,6 @@
 """A run in its folder: what is on disk, what is read back, and that a run killed anywhere ends with the same bits."""
 
+import itertools
 import json
 import os
 import signal
@@ -230,6 +231,22 @@ def test_a_tolerance_ends_a_resumed_run_where_it_would_have_ended(tmp_path, segm
             fp.run(slow, quadratic(noise=0.01), rounds=500, **options)
         done = fp.load(folder, quadratic(noise=0.01)).extend(500, **tolerance)
         same_bits(done, whole, ["rounds", "history"])
+
+
+def test_a_commit_that_falls_due_while_it_is_looked_at_is_whole(tmp_path, segments, monkeypatch):
+    """The clock goes on, and Ctrl-C comes, between two looks: off the grid of records nothing may be left out."""
+    answers = itertools.cycle([False, True])
+    monkeypatch.setattr(store.Store, "due", property(lambda _: next(answers)))
+    whole = fp.run(scaffold(), quadratic(), rounds=50, **OPTIONS)
+    off_grid = 0
+    for kill in (1, 6, 11, 18, 27):
+        folder = tmp_path / f"{kill}"
+        with pytest.raises(Killed):
+            fp.run(scaffold(), quadratic(), rounds=50, folder=folder, callbacks=[kill_at(kill)], **OPTIONS)
+        loaded = fp.load(folder, quadratic())
+        off_grid += bool(loaded.rounds[-1] % OPTIONS["record_every"])
+        same_bits(loaded.extend(50), whole, ["rounds", "history", "error", "memories"])
+    assert off_grid, "no commit was off the grid: the test tests nothing"
 
 
 def test_divergence_is_an_event(tmp_path):

@@ -119,7 +119,7 @@ def _advance(
         part = recorder.take(rounds, records)
         parts.append(part)
         if folder is not None:
-            folder.keep(session, part, recorder.off_grid() if folder.due else None)
+            folder.keep(session, part, recorder.off_grid)
         for follower in followers:
             follower.keep(part)
 

@@ -125,14 +125,15 @@ class Store:
         """Whether it is time for a commit; an interrupt waits for one."""
         return self._interrupt.asked or time.monotonic() - self._last >= max(PERIOD, self._took / SHARE)
 
-    def keep(self, session: Engine, records: RoundRecords, last: RoundRecords | None) -> None:
+    def keep(self, session: Engine, records: RoundRecords, last: Callable[[], RoundRecords | None]) -> None:
         """Take the records of a segment; on disk now and then, and before an interrupt takes effect.
 
-        last: what a record of the current round is, where a commit is due and the round is off the grid of records.
+        last: makes what a record of the current round is, where that is off the grid of records. It is asked once a
+        commit has been decided on: whether one is due depends on the clock, and on when somebody interrupts.
         """
         self._note(records)
         if self.due:
-            self.commit(session, last)
+            self.commit(session, last())
             self._event("progress", session.round, seconds=round(session.pace.seconds, 3))
         if self._interrupt.asked:
             raise KeyboardInterrupt
