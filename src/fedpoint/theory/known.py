@@ -23,23 +23,23 @@ MIXED = 0.1  # of a deviation that faded last, that a random one is added: anoth
 
 
 @dataclass
-class Known:
-    """Of one problem: states that are nothing but a model."""
+class Earlier:
+    """What forecasts of one problem have found: states that are nothing but a model."""
 
     ends: list[np.ndarray] = field(default_factory=list)
     slow: np.ndarray | None = None
 
 
-_KNOWN: WeakKeyDictionary[Problem, Known] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Problem, Earlier] = WeakKeyDictionary()
 
 
-def known_of(setting: Setting) -> Known | None:
+def known_of(setting: Setting) -> Earlier | None:
     """What is known of its problem; None where ends depend on where a run began, or are found at once."""
     s = setting
     alone = s.m0.size == 0 and s.u0.size == size_of(s.numbers.model) and not s.topology.by_node
     if not (alone and s.problem.convex) or s.problem.linear or s.scheduled or s.adaptive or s.bound.loses_a_sum:
         return None
-    return _KNOWN.setdefault(s.problem, Known())
+    return _KNOWN.setdefault(s.problem, Earlier())
 
 
 def keep_end(setting: Setting, x: np.ndarray) -> None:

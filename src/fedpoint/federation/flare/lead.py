@@ -30,9 +30,7 @@ from fedpoint.federation.transport import Event, NoAnswerYet, Outcome, Status, S
 from fedpoint.store.disk import read_manifest, write_bytes
 
 POLL = 0.3
-REQUEST = (
-    0.2  # seconds between a site's questions for its one task; orders then come by `line.py`, which waits for them
-)
+REQUEST = 0.2  # seconds between a site's questions for its one task, in which orders come by `line.py`
 BEGIN, GONE = 180.0, 30.0  # seconds without a word from a job: until its first, and then
 LOOK = 0.5  # seconds between looks at which sites are there
 REST, LONGEST_REST = 20.0, 600.0  # seconds before a site that a new job was begun for, in vain, gets another

@@ -26,6 +26,7 @@ from fedpoint.verbs.plan.measure import least_loss
 from fedpoint.verbs.sweep import names_of, traced
 
 STEPS, REPEATS = 8, 3  # of a sweep
+AGAIN = STEPS * REPEATS  # other runs, from which a promise comes
 FAR, NEAR = 3.0, 1.5  # ratios of its steps, where nothing is known and around one that was good elsewhere
 FAR_OFF, OFF = 2.0, 1.1  # times the target, above which no step between those of such a sweep reaches it
 STEEP = 0.85  # ratio of neighbours, below which a longer or shorter step than all is looked at
@@ -144,7 +145,7 @@ class Runs:
         make: Callable[[float], Algorithm],
         goal: Goal,
         target: float,
-        repeats: int = STEPS * REPEATS,
+        repeats: int = AGAIN,
     ):
         self.experiment, self.make, self.goal, self.target, self.repeats = experiment, make, goal, target, repeats
         self.open = ["local_steps"] if counts_steps(experiment.algorithm) else []

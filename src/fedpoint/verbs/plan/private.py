@@ -154,8 +154,7 @@ class PrivateSearch(Search):
     ) -> tuple[Choice | None, list[Trial]]:
         use = self.use(method, method(guess, E), scheme, E)
         cost = self.goal.cost(use)
-        limit = LONGEST if self.goal.rounds is None else self.goal.rounds
-        limit = limit if math.isinf(most) else max(0, min(limit, math.ceil(most / cost) - 1))
+        limit = self.rounds_within(most, cost, LONGEST if self.goal.rounds is None else self.goal.rounds)
         if limit < 1:
             return None, [Trial(guess, math.inf, "slow")]
         z = self.multipliers(scheme, limit)

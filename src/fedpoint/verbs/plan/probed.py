@@ -21,12 +21,11 @@ from fedpoint.experiment import Experiment
 from fedpoint.results.plan import Choice, Goal, Unseen
 from fedpoint.results.probe import Probe
 from fedpoint.theory.planning import LONGEST_PATH, Trial
-from fedpoint.theory.planning_cost import Use
 from fedpoint.theory.probing import LOCAL
 from fedpoint.timing.schemes import Participation
-from fedpoint.verbs.plan.by_runs import Runs, counts_steps
+from fedpoint.verbs.plan.by_runs import Runs
 from fedpoint.verbs.plan.measure import start_loss
-from fedpoint.verbs.plan.search import Failure, Found, Method, Search, why_not
+from fedpoint.verbs.plan.search import Failure, Foreseen, Found, Method, Search, why_not
 from fedpoint.verbs.probe import probe
 
 METHODS = ("fedavg", "scaffold")  # of which a probe predicts what a round gains
@@ -43,6 +42,10 @@ TRIED = 3  # settings of a method that are run
 def unknown(experiment: Experiment) -> bool:
     """Whether there is a loss, and no forecast of it."""
     return experiment.problem.has_loss and experiment.problem.solution() is None
+
+
+def _usual(step: float) -> FedAvg:
+    return FedAvg(step=step, local_steps=USUAL)
 
 
 class ProbedSearch(Search):
@@ -70,8 +73,8 @@ class ProbedSearch(Search):
     @cached_property
     def step(self) -> float:
         """The step whose loss is least after some rounds of FedAvg."""
-        runs = self._runs(lambda step: FedAvg(step=step, local_steps=USUAL), self.experiment, 1)
-        seen = runs.watch(STEPS, 1, LOOKED, lambda: False)
+        asked = self.experiment.replace(algorithm=_usual(float(STEPS[0])))
+        seen = Runs(asked, _usual, self.goal, self.target, 1).watch(STEPS, 1, LOOKED, lambda: False)
         if not math.isfinite(seen.lowest):
             raise FedpointError(f"no step between {STEPS[0]:.2g} and {STEPS[-1]:.2g} is stable: scale the data")
         return float(STEPS[seen.best])
@@ -81,7 +84,7 @@ class ProbedSearch(Search):
         """At a step, shorter if need be, with which something is gained before the target is reached."""
         step = self.step
         for _ in range(SHORTER):
-            found = probe(self.experiment.replace(algorithm=FedAvg(step=step, local_steps=USUAL)), rounds=LOOKED)
+            found = probe(self.experiment.replace(algorithm=_usual(step)), rounds=LOOKED)
             if any(
                 found.gain(E, scaffold=controls, at=self._before(found)) > 0
                 for E in LOCAL
@@ -94,10 +97,6 @@ class ProbedSearch(Search):
     def _before(self, found: Probe) -> int:
         """The last of its points that is still above the target."""
         return max((i for i, point in enumerate(found.points) if point.loss > self.target), default=0)
-
-    def _runs(self, make: Callable, asked: Experiment, promised: int = PROMISED) -> Runs:
-        asked = asked.replace(algorithm=make(float(STEPS[0])))
-        return Runs(asked, make, self.goal, self.target, promised)
 
     def gain(self, method: Method, E: int, scheme: Participation) -> float:
         """By how much the loss is expected to fall in a round."""
@@ -155,44 +154,21 @@ class ProbedSearch(Search):
         self, method: Method, E: int, scheme: Participation, guess: float, most: float
     ) -> tuple[Choice | None, list[Trial]]:
         use = self.use(method, method(guess, E), scheme, E)
-        cost = self.goal.cost(use)
-        limit = LONGEST_PATH if math.isinf(most) else max(0, min(LONGEST_PATH, math.ceil(most / cost) - 1))
-        limit = min(limit, self.goal.rounds or LONGEST_PATH)
+        limit = self.rounds_within(most, self.goal.cost(use), LONGEST_PATH)
         if limit < 1:
             return None, [Trial(guess, math.inf, "slow")]
-        program = self.most_steps if counts_steps(method(guess, E)) else E
-        asked = self.asked(method, guess, program).replace(participation=scheme)
-        runs = Runs(asked, lambda step: method(step, E), self.goal, self.target, PROMISED)
-        late = self.late if self.seen > 1 else lambda: False  # one setting is looked at whatever the time
-        seen = runs.watch(guess * AROUND, RUNS, limit, late)
+        runs = self.runs(method, E, scheme, guess, self.target, PROMISED)
+        seen = runs.watch(guess * AROUND, RUNS, limit, self.late_for_more)
         trials = seen.trials()
         if not seen.reached:
             return None, trials
         trial, trials, repeats = runs.promised(seen.trial(seen.best), trials, limit)
         if trial.why:
             return None, trials
-        self.curves.setdefault(method.title, []).append((cost * trial.times, trial.values))
-        return self._choice(method, E, scheme, trial, use, repeats), trials
+        return self.choice_by_runs(method, E, scheme, trial, use, repeats), trials
 
-    def _choice(self, method: Method, E: int, scheme: Participation, trial: Trial, use: Use, repeats: int) -> Choice:
-        rounds, prices = int(trial.rounds), self.goal.prices
-        return Choice(
-            method(trial.step, E),
-            scheme,
-            rounds,
-            trial.value,
-            rounds * self.goal.cost(use),
-            use,
-            None if prices is None else rounds * prices.of(use),
-            None,
-            (trial.times, trial.values),
-            method.title,
-            E,
-            "verified",
-            None,
-            method.channel,
-            repeats,
-        )
+    def foreseen(self, method: Method, E: int, scheme: Participation, trial: Trial) -> Foreseen:
+        return Foreseen(None, "verified", None)
 
     def advice(self) -> str:
         p = self.probe

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fedpoint.core.wrapped import Wrapped
 from fedpoint.engine.session import Session
 from fedpoint.engine.state import Message
 from fedpoint.experiment import Experiment
-from fedpoint.results.plan import MARGIN, Choice, Goal, Unseen
+from fedpoint.results.plan import MARGIN, Choice, Goal, Promise, Unseen
 from fedpoint.results.probe import Probe
 from fedpoint.theory.affine_rounds import Work, affine, plain, suits, work_of_agents
 from fedpoint.theory.operator import Setting
@@ -32,7 +32,7 @@ from fedpoint.timing.answering import Answering
 from fedpoint.timing.base import Moments
 from fedpoint.timing.schemes import Participation
 from fedpoint.verbs.forecast import Forecast, prepare
-from fedpoint.verbs.plan.by_runs import Runs, counts_steps
+from fedpoint.verbs.plan.by_runs import AGAIN, Runs, counts_steps
 
 METHODS = ("gradient_exchange", "fedavg", "fedprox", "fednova", "scaffold", "scaffnew")
 SECOND_ORDER = "fednewton"  # beside them, where agents hold rows and all of them can be heard exactly
@@ -117,6 +117,14 @@ def _around(wrapper: Wrapped, inner: Method) -> Method:
         return wrapper.replace(inner=inner.make(**chosen))
 
     return dataclasses.replace(inner, title=f"{wrapper.card.title} {inner.title}", make=make)
+
+
+class Foreseen(NamedTuple):
+    """What a choice rests on: a forecast, if there is one, what is promised, and how its floor is computed."""
+
+    forecast: Forecast | None
+    promise: Promise
+    settles: Callable[[], float | None] | None
 
 
 @dataclass(frozen=True)
@@ -341,8 +349,7 @@ class Search:
         """The best step of one setting, if it costs less than `most`, and the steps that were tried."""
         use = self.use(method, method(guess, E), scheme, E)
         cost = self.goal.cost(use)
-        limit = LONGEST if math.isinf(most) else max(0, min(LONGEST, math.ceil(most / cost) - 1))
-        limit = min(limit, self.goal.rounds or LONGEST)
+        limit = self.rounds_within(most, cost, LONGEST)
         if limit < 1:
             return None, [Trial(guess, math.inf, "slow")]
 
@@ -371,6 +378,11 @@ class Search:
         trial, trials = best_step(evaluate, guess, self.target, 1 if method.stepless else looks, self.late, dips)
         return None if trial.why else self.choice(method, E, scheme, trial, use), trials
 
+    def rounds_within(self, most: float, cost: float, longest: int) -> int:
+        """How many rounds of this cost a choice may take that is to cost less than `most`."""
+        limit = longest if math.isinf(most) else max(0, min(longest, math.ceil(most / cost) - 1))
+        return min(limit, self.goal.rounds or longest)
+
     def runs_are_faster(self, f: Forecast) -> bool:
         """Models are so large that runs take less time than their forecast."""
         return f.noise_if_settled == "columns" and not f.noiseless
@@ -389,44 +401,63 @@ class Search:
         self, method: Method, E: int, scheme: Participation, guess: float, limit: int, use: Use
     ) -> tuple[Choice | None, list[Trial]]:
         """The same where models are so large that runs take less time than forecasts."""
-        most = self.most_steps if counts_steps(method(guess, E)) else E
-        asked = self.asked(method, guess, most, participation=scheme)
-        runs = Runs(asked, lambda step: method(step, E), self.goal, self.aim(False))
+        runs = self.runs(method, E, scheme, guess, self.aim(False))
         self.dear[method.title] = False
         close = self.steps.get((E, id(scheme)), guess)  # a good step, unless nothing is known yet
-        late = self.late if self.seen > 1 else lambda: False  # one setting is looked at whatever the time
-        trial, trials, repeats = runs.best_step(close, close != self.guess, limit, late)
+        trial, trials, repeats = runs.best_step(close, close != self.guess, limit, self.late_for_more)
         if trial.why:
             return None, trials
         self.steps[E, id(scheme)] = trial.step
+        return self.choice_by_runs(method, E, scheme, trial, use, repeats), trials
+
+    def runs(
+        self, method: Method, E: int, scheme: Participation, guess: float, target: float, repeats: int = AGAIN
+    ) -> Runs:
+        """Those of one setting, whose step is open."""
+        most = self.most_steps if counts_steps(method(guess, E)) else E
+        asked = self.asked(method, guess, most, participation=scheme)
+        return Runs(asked, lambda step: method(step, E), self.goal, target, repeats)
+
+    def late_for_more(self) -> bool:
+        """One setting is looked at whatever the time."""
+        return self.seen > 1 and self.late()
+
+    def choice_by_runs(
+        self, method: Method, E: int, scheme: Participation, trial: Trial, use: Use, repeats: int
+    ) -> Choice:
         self.curves.setdefault(method.title, []).append((self.goal.cost(use) * trial.times, trial.values))
-        return dataclasses.replace(self.choice(method, E, scheme, trial, use), runs=repeats), trials
+        return dataclasses.replace(self.choice(method, E, scheme, trial, use), runs=repeats)
 
     def looks(self, setting: Setting) -> int:
         """How many steps are tried at most: the fewer, the longer a look takes."""
         return 6 if setting.size > 10 * LARGE else 12 if walks(setting) else LOOKS
 
     def choice(self, method: Method, E: int, scheme: Participation, trial: Trial, use: Use) -> Choice:
-        algorithm, rounds = method(trial.step, E), int(trial.rounds)
-        prices, forecast = self.goal.prices, self.forecast(method, trial.step, E, scheme)
-        known = self.known(method, E, scheme)
-        forecast.setting.straight = forecast.setting.straight if known is None else True
+        rounds, prices = int(trial.rounds), self.goal.prices
+        foreseen = self.foreseen(method, E, scheme, trial)
         return Choice(
-            algorithm,
+            method(trial.step, E),
             scheme,
             rounds,
             trial.value,
             rounds * self.goal.cost(use),
             use,
             None if prices is None else rounds * prices.of(use),
-            forecast,
+            foreseen.forecast,
             (trial.times, trial.values),
             method.title,
             E if method.local else 1,
-            "exact" if self.exactly(forecast) else "not verified",
-            self._floor(method, E, trial, known),
+            foreseen.promise,
+            foreseen.settles,
             method.channel,
         )
+
+    def foreseen(self, method: Method, E: int, scheme: Participation, trial: Trial) -> Foreseen:
+        """What stands behind a choice."""
+        forecast, known = self.forecast(method, trial.step, E, scheme), self.known(method, E, scheme)
+        forecast.setting.straight = forecast.setting.straight if known is None else True
+        promise: Promise = "exact" if self.exactly(forecast) else "not verified"
+        return Foreseen(forecast, promise, self._floor(method, E, trial, known))
 
     def _floor(self, method: Method, E: int, trial: Trial, known: Known | None) -> Callable[[], float | None] | None:
         """How to tell where a choice would settle, cheaper than by its forecast; None where that is not known."""
